@@ -1,0 +1,384 @@
+"""The session, by pika: the only module that imports it.
+
+- pika runs its callbacks, and lets their exceptions escape, in the middle of its loop. So the callbacks here only
+  put things aside; what may fail is run by `pump`, outside the loop.
+- pika raises nothing when the broker closes a channel or cancels a consumer: `pump` looks.
+- pika's questions have no deadline: a timer in its own loop sets one, by raising through it.
+- Publishing has a channel apart from the consumers', because a refusal closes the channel it came on.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import ssl
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pika
+import pika.exceptions as raised
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.frame import Method
+from pika.spec import Basic, BasicProperties
+
+from agent.broker.address import Login
+from agent.broker.errors import (
+    Blocked,
+    Denied,
+    LoginRefused,
+    Lost,
+    NoSuchQueue,
+    PinMismatch,
+    QueueFull,
+    QueueInUse,
+    Unanswered,
+    Unreachable,
+    Unroutable,
+)
+from agent.broker.message import Delivery, Message
+from agent.broker.pins import pinned_context
+from agent.errors import AgentError, Unavailable
+from agent.wire import EXCHANGE
+
+log = logging.getLogger(__name__)
+# pika logs every lost link with its traceback; whoever holds the session says why, once, in words.
+logging.getLogger("pika").setLevel(logging.CRITICAL)
+
+_REPLIES = "amq.rabbitmq.reply-to"
+_PERSISTENT = 2
+_TCP_SECONDS = 5
+_LOGIN_SECONDS = 15
+_GOODBYE_SECONDS = 2
+_LONGEST_WAIT = 1.0
+
+# AMQP 0-9-1, reply codes.
+_ACCESS_REFUSED, _NOT_FOUND = 403, 404
+
+
+def open_session(login: Login, *, heartbeat: int, patience: float) -> AmqpSession:
+    """As `agent.broker.connect`."""
+    peer = f"the broker at {login.address}"
+    sockets: list[ssl.SSLSocket] = []
+    parameters = pika.ConnectionParameters(
+        host=login.address.host,
+        port=login.address.port,
+        credentials=pika.PlainCredentials(login.account, login.password),
+        ssl_options=pika.SSLOptions(pinned_context(login.pins, peer, sockets.append)),
+        heartbeat=heartbeat,
+        # Without it, a publish waits for ever while the broker is short of memory or disk.
+        blocked_connection_timeout=patience,
+        socket_timeout=_TCP_SECONDS,
+        stack_timeout=_LOGIN_SECONDS,
+        client_properties={"connection_name": login.account},
+    )
+    try:
+        connection = pika.BlockingConnection(parameters)
+    except Exception as error:
+        for one in sockets:
+            one.close()
+        raise _unopened(error, login, peer) from error
+    return AmqpSession(connection, sockets, peer, login.account, patience)
+
+
+class AmqpSession:
+    """`agent.broker.Session` on a `pika.BlockingConnection`."""
+
+    def __init__(
+        self,
+        connection: BlockingConnection,
+        sockets: list[ssl.SSLSocket],
+        peer: str,
+        account: str,
+        patience: float,
+    ) -> None:
+        self._connection = connection
+        self._sockets = sockets
+        self._peer = peer
+        self._account = account
+        self._patience = patience
+        self._end: Lost | None = None
+        self._alarm = ""
+        self._publisher: BlockingChannel | None = None
+        self._consumers: list[tuple[str, str, BlockingChannel]] = []  # queue, consumer tag, channel
+        self._inbox: deque[tuple[Callable[[Delivery], None], Delivery]] = deque()
+        self._unacknowledged: dict[int, tuple[BlockingChannel, int]] = {}  # our tag: channel, the channel's tag
+        self._last_tag = 0
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        connection.add_on_connection_blocked_callback(self._note_alarm)
+
+    def publish(self, message: Message, *, exchange: str = EXCHANGE, mandatory: bool = True) -> None:
+        if self._publisher is None or self._publisher.is_closed:
+            self._publisher = self._open_channel(confirming=True)
+        self._publish_on(self._publisher, message, exchange, mandatory)
+
+    def consume(self, queue: str, on_delivery: Callable[[Delivery], None], *, exclusive: bool, prefetch: int) -> None:
+        channel = self._open_channel()
+
+        def arrive(_: BlockingChannel, method: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
+            self._last_tag += 1
+            self._unacknowledged[self._last_tag] = (channel, method.delivery_tag)
+            message = _message(method.routing_key, properties, body)
+            self._inbox.append((on_delivery, Delivery(message, self._last_tag, bool(method.redelivered))))
+
+        with self._bounded(queue):
+            channel.basic_qos(prefetch_count=prefetch)
+            tag = channel.basic_consume(queue, arrive, exclusive=exclusive)
+        self._consumers.append((queue, tag, channel))
+
+    def ack(self, tag: int) -> None:
+        channel, its_tag = self._unacknowledged.pop(tag)
+        with self._bounded():
+            channel.basic_ack(its_tag)
+
+    def reject(self, tag: int) -> None:
+        channel, its_tag = self._unacknowledged.pop(tag)
+        with self._bounded():
+            channel.basic_reject(its_tag, requeue=False)
+
+    def pump(self, seconds: float) -> None:
+        if not self._inbox and self._calls.empty():
+            self._wait(seconds)
+        self._check()
+        with suppress(queue.Empty):
+            while True:
+                self._calls.get_nowait()()
+        while self._inbox:
+            on_delivery, delivery = self._inbox.popleft()
+            on_delivery(delivery)
+
+    def call(self, callback: Callable[[], None]) -> None:
+        if self._end:
+            raise Lost(str(self._end))
+        self._calls.put(callback)
+        try:
+            self._connection.add_callback_threadsafe(_nothing)
+        except Exception as error:
+            raise Lost(f"{self._peer} is no longer connected") from error
+
+    def request(self, message: Message, *, exchange: str = EXCHANGE, timeout: float) -> Message:
+        # A channel of its own: a direct reply reaches the very channel that asked.
+        channel = self._open_channel(confirming=True)
+        asked = replace(message, reply_to=_REPLIES, correlation_id=uuid.uuid4().hex)
+        replies: list[Message] = []
+
+        def arrive(_: BlockingChannel, method: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
+            reply = _message(method.routing_key, properties, body)
+            if reply.correlation_id == asked.correlation_id:
+                replies.append(reply)
+
+        deadline = time.monotonic() + timeout
+        with self._bounded():
+            channel.basic_consume(_REPLIES, arrive, auto_ack=True)
+        self._publish_on(channel, asked, exchange, mandatory=True)
+        while not replies:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                with self._bounded():
+                    channel.close()
+                raise Unanswered(f"{self._peer} took the request, but nobody answered it for {timeout:g} s")
+            self._wait(left)
+            self._check()
+            if channel.is_closed:
+                raise self._over(f"closed the channel ({_reason(channel)})")
+        with self._bounded():
+            channel.close()
+        return replies[0]
+
+    def close(self) -> None:
+        was_over, self._end = self._end, self._end or Lost(f"the session with {self._peer} was closed")
+        with suppress(Exception):
+            if not was_over and self._connection.is_open:
+                self._connection._impl.ioloop.call_later(_GOODBYE_SECONDS, self._expire)
+                self._connection.close()
+        # pika leaves its loop and socket to the garbage collector when it did not get that far itself.
+        with suppress(Exception):
+            self._connection._impl.ioloop.close()
+        for one in self._sockets:
+            with suppress(OSError):
+                one.close()
+
+    def _publish_on(self, channel: BlockingChannel, message: Message, exchange: str, mandatory: bool) -> None:
+        key = message.routing_key
+        with self._bounded():
+            try:
+                channel.basic_publish(exchange, key, message.body, _properties(message), mandatory=mandatory)
+            except raised.UnroutableError as error:
+                raise Unroutable(f"{self._peer} has no queue for {key!r}") from error
+            except raised.NackError as error:
+                raise QueueFull(f"{self._peer} took no message for {key!r}: the queue is full") from error
+
+    def _open_channel(self, *, confirming: bool = False) -> BlockingChannel:
+        with self._bounded():
+            channel = self._connection.channel()
+            if confirming:
+                channel.confirm_delivery()
+            return channel
+
+    def _wait(self, seconds: float) -> None:
+        # pika writes out what is left before it looks at its own limit, hence patience on top.
+        with self._bounded(patience=_LONGEST_WAIT + self._patience):
+            self._connection.process_data_events(time_limit=min(max(seconds, 0.0), _LONGEST_WAIT))
+
+    def _check(self) -> None:
+        """Lost, when what looks idle is dead."""
+        for queue_name, tag, channel in self._consumers:
+            if channel.is_closed:
+                raise self._over(f"closed the channel that reads {queue_name} ({_reason(channel)})")
+            if tag not in channel.consumer_tags:
+                raise self._over(f"reads {queue_name} to us no longer: the queue was deleted")
+        if not self._connection.is_open:
+            raise self._over("is no longer connected")
+
+    @contextmanager
+    def _bounded(self, queue_name: str = "", *, patience: float | None = None) -> Iterator[None]:
+        """A question to the broker: it ends in time, and what pika raises leaves it as one of our errors."""
+        if self._end:
+            raise Lost(str(self._end))
+        loop = self._connection._impl.ioloop
+        timer = loop.call_later(self._patience if patience is None else patience, self._expire)
+        try:
+            yield
+        except AgentError:
+            raise
+        except raised.ChannelClosedByBroker as error:
+            raise self._channel_closed(error, queue_name) from error
+        except raised.ConnectionBlockedTimeout as error:
+            self._end = Blocked(
+                f"{self._peer} takes no messages ({self._alarm or 'it raised an alarm'}); "
+                "free memory or disk space on its machine"
+            )
+            raise self._end from error
+        except Exception as error:
+            raise self._over(_lost(error)) from error
+        finally:
+            with suppress(Exception):
+                loop.remove_timeout(timer)
+
+    def _channel_closed(self, error: raised.ChannelClosedByBroker, queue_name: str) -> Unavailable:
+        text = _sentence(error.reply_text)
+        if error.reply_code == _ACCESS_REFUSED and "exclusive use" in text:
+            return QueueInUse(f"{queue_name} is read by another connection, which keeps it for itself")
+        if error.reply_code == _ACCESS_REFUSED:
+            return Denied(f"{self._peer} does not let the account {self._account} do this: {text}")
+        if error.reply_code == _NOT_FOUND:
+            return NoSuchQueue(f"{self._peer} does not know what was asked for: {text}")
+        return self._over(f"closed the channel: {text}")
+
+    def _over(self, what: str) -> Lost:
+        if self._end is None:
+            self._end = Lost(f"{self._peer} {what}")
+        return Lost(str(self._end))
+
+    def _expire(self) -> None:
+        raise self._over(f"has not answered for {self._patience:g} s")
+
+    def _note_alarm(self, _connection: BlockingConnection, frame: Method) -> None:
+        self._alarm = str(frame.method.reason)
+
+
+def _nothing() -> None:
+    """Wakes `pump`."""
+
+
+def _properties(message: Message) -> BasicProperties:
+    return BasicProperties(
+        content_type=message.content_type,
+        headers=dict(message.headers) or None,
+        delivery_mode=_PERSISTENT,
+        correlation_id=message.correlation_id,
+        reply_to=message.reply_to,
+        expiration=None if message.expiration is None else str(round(message.expiration * 1000)),
+        message_id=message.message_id,
+        timestamp=message.timestamp,
+        type=message.type,
+        user_id=message.user_id,
+    )
+
+
+def _message(routing_key: object, properties: BasicProperties, body: bytes) -> Message:
+    expiration = _text(properties.expiration)
+    headers: Mapping[object, object] = properties.headers or {}
+    return Message(
+        body=body,
+        routing_key=_text(routing_key) or "",
+        headers={
+            name: value
+            for name, value in headers.items()
+            if isinstance(name, str) and isinstance(value, str | int) and not isinstance(value, bool)
+        },
+        user_id=_text(properties.user_id),
+        type=_text(properties.type),
+        reply_to=_text(properties.reply_to),
+        correlation_id=_text(properties.correlation_id),
+        message_id=_text(properties.message_id),
+        timestamp=properties.timestamp if isinstance(properties.timestamp, int) else None,
+        content_type=_text(properties.content_type),
+        expiration=int(expiration) / 1000 if expiration and expiration.isdecimal() else None,
+    )
+
+
+def _text(value: object) -> str | None:
+    # pika hands over what is no UTF-8 as bytes.
+    return value if isinstance(value, str) else None
+
+
+def _unopened(error: Exception, login: Login, peer: str) -> Unavailable:
+    """Why no session came about. pika wraps the reason once for each layer it passes."""
+    causes = list(_causes(error))
+    for cause in causes:
+        if isinstance(cause, PinMismatch):
+            return cause
+        if isinstance(cause, raised.ProbableAuthenticationError | raised.AuthenticationError):
+            return LoginRefused(
+                f"{peer} does not know the account {login.account} with this password; "
+                "if it should, join again with a new token from `agent control token create`"
+            )
+        if isinstance(cause, raised.ProbableAccessDeniedError):
+            why = "it has too many connections already" if "limit" in str(cause) else "it has no rights there"
+            return Denied(f"{peer} does not let the account {login.account} in: {why}")
+    root = causes[-1]
+    if isinstance(root, socket.gaierror):
+        return Unreachable(f"{login.address.host}, the broker's host, cannot be resolved: {root.strerror}")
+    if isinstance(root, ConnectionRefusedError):
+        return Unreachable(f"nothing listens at {login.address}, where the broker should")
+    if isinstance(root, TimeoutError):
+        return Unreachable(f"{peer} does not answer in time")
+    if isinstance(root, ssl.SSLError):
+        return Unreachable(f"{peer} does not speak TLS as we do: {root.reason or root}")
+    if isinstance(root, OSError):
+        return Unreachable(f"{peer} cannot be reached: {root.strerror or root}")
+    return Unreachable(f"{peer} closed the connection before the login was over: {_sentence(str(root))}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        inner = getattr(found, "exception", None) or next(iter(found.args), None)
+        found = inner if isinstance(inner, BaseException) else None
+
+
+def _lost(error: Exception) -> str:
+    if isinstance(error, raised.AMQPHeartbeatTimeout):
+        return "fell silent"
+    if isinstance(error, raised.ConnectionClosedByBroker):
+        return f"closed the connection: {_sentence(error.reply_text)}"
+    root = list(_causes(error))[-1]
+    return f"was lost: {getattr(root, 'strerror', None) or _sentence(str(root)) or type(root).__name__}"
+
+
+def _reason(channel: BlockingChannel) -> str:
+    reason = getattr(channel, "_closing_reason", None)
+    return _sentence(getattr(reason, "reply_text", "") or str(reason))
+
+
+def _sentence(text: object) -> str:
+    """RabbitMQ's words without the code in capitals before them."""
+    words = str(text)
+    code, dash, rest = words.partition(" - ")
+    return rest if dash and code.replace("_", "").isupper() else words

@@ -1,0 +1,102 @@
+"""`agent bundle show | verify`, and what `agent --version` says: what this file is and carries."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from pathlib import Path
+
+from agent.cli import options
+from agent.errors import Refused
+
+
+def add(commands: options.Commands) -> None:
+    """Add the command."""
+    group = commands.add_parser("bundle", help="the bundle that this file carries")
+    verbs = group.add_subparsers(metavar="COMMAND", required=True)
+    for name, run, words in (
+        ("show", show, "list what the bundle holds"),
+        ("verify", verify, "read every byte of it and compare digests"),
+    ):
+        parser = verbs.add_parser(name, help=words)
+        parser.add_argument("--file", type=Path, metavar="FILE", help="another agent file than the running one")
+        if run is show:
+            options.output_option(parser)
+        parser.set_defaults(run=run)
+
+
+def version() -> str:
+    """Version, commit, build, bundle, Python and platform, in one line."""
+    from agent.build import read_build, running_file
+    from agent.bundle import open_bundle
+
+    file = running_file()
+    build = read_build(file)
+    carried = "no bundle"
+    if file:
+        bundle = open_bundle(file)
+        carried = f"bundle {bundle.name} {bundle.digest[:12]}"
+    return (
+        f"agent {build.version}, commit {build.commit}, build {build.id}, {carried}, "
+        f"Python {platform.python_version()}, {platform.system().lower()} {platform.machine()}"
+    )
+
+
+def carrying_file(asked: Path | None = None) -> Path:
+    """The agent file whose bundle is meant: the one asked for, or the running one."""
+    from agent.build import running_file
+
+    file = asked or running_file()
+    if file is None:
+        raise Refused("this runs from a source tree and carries no bundle; build the one file with ./build.sh")
+    return file
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """`agent bundle show`."""
+    from agent.bundle import open_bundle
+    from agent.cli.output import print_json, print_table
+    from agent.fields import Fields
+    from agent.resources import read_document
+
+    bundle = open_bundle(carrying_file(arguments.file))
+    document = read_document(Fields(bundle.document))
+    items = [Fields(item, f"resource[{at}]") for at, item in enumerate(document.items)]
+    if arguments.output == "json":
+        print_json(
+            {
+                "name": bundle.name,
+                "digest": bundle.digest,
+                "params": dict(document.params),
+                "resources": [item.values() for item in items],
+                "blobs": [
+                    {"name": blob.name, "size": blob.size, "sha256": blob.sha256} for blob in bundle.blobs.values()
+                ],
+            }
+        )
+        return 0
+    print(f"bundle {bundle.name}, {len(items)} resources, {len(bundle.blobs)} blobs, digest {bundle.digest}")
+    for name, value in document.params.items():
+        print(f"  param {name} = {value}")
+    rows = [(f"{item.text('kind')}:{item.text('name')}", item.text("role", "")) for item in items]
+    print_table(("RESOURCE", "ONLY ON"), rows)
+    if bundle.blobs:
+        print_table(
+            ("BLOB", "BYTES", "SHA-256"),
+            [(blob.name, str(blob.size), blob.sha256) for blob in bundle.blobs.values()],
+        )
+    return 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """`agent bundle verify`."""
+    import agent.bundle
+    from agent.node import folder, substrate
+
+    bundle = agent.bundle.open_bundle(carrying_file(arguments.file))
+    agent.bundle.verify(bundle)
+    substrate.load(bundle, folder.DEFAULT, "node", {}, founder=True)
+    print(
+        f"bundle {bundle.name}: every byte is as its manifest says and every resource reads well, digest {bundle.digest}"
+    )
+    return 0

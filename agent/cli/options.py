@@ -1,0 +1,55 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from agent.errors import Refused
+
+if TYPE_CHECKING:
+    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def state_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--state`."""
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=Path(os.environ.get("AGENT_STATE") or "/var/lib/mesh-agent"),
+        metavar="DIR",
+        help="the agent's folder (AGENT_STATE, or /var/lib/mesh-agent)",
+    )
+
+
+def output_option(parser: argparse.ArgumentParser) -> None:
+    """Add `-o json`."""
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", metavar="FORMAT", help="text or json"
+    )
+
+
+def setting(text: str) -> tuple[str, str]:
+    """NAME=VALUE, as `--set` takes it."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise Refused(f"--set {text}: write it as NAME=VALUE")
+    return name, value
+
+
+def seconds(text: str) -> float:
+    """A length of time in seconds, from one to a day."""
+    value = float(text)
+    if not 1 <= value <= 86400:
+        raise argparse.ArgumentTypeError("must be from 1 to 86400 seconds")
+    return value
+
+
+def count(text: str) -> int:
+    """A number from 1 to 1000."""
+    value = int(text)
+    if not 1 <= value <= 1000:
+        raise argparse.ArgumentTypeError("must be from 1 to 1000")
+    return value

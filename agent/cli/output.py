@@ -1,0 +1,46 @@
+"""How lists look: columns for people, JSON for programs. Times are relative for people, RFC 3339 for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+from agent.fields import JsonValue
+from agent.resources import format_time
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print left-aligned columns, two blanks between them; nothing but the header when there is no row."""
+    table = [tuple(header), *(tuple(row) for row in rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_json(value: JsonValue) -> None:
+    """Print a value for a program to read."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def ago(then: float, now: float) -> str:
+    """How long ago, in the two units a person reads: `12s`, `4m`, `3h 5m`, `2d 1h`."""
+    return duration(max(0.0, now - then))
+
+
+def duration(seconds: float) -> str:
+    """A length of time as `12s`, `4m`, `3h 5m`, `2d 1h`."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if minutes < 60:
+        return f"{minutes}m"
+    if hours < 24:
+        return f"{hours}h {minutes % 60}m" if minutes % 60 else f"{hours}h"
+    return f"{days}d {hours % 24}h" if hours % 24 else f"{days}d"
+
+
+def moment(seconds: float) -> str:
+    """A time (seconds since the epoch) as RFC 3339 in UTC."""
+    return format_time(datetime.fromtimestamp(seconds, timezone.utc))

@@ -1,0 +1,17 @@
+"""How what happens is printed while it happens: a plain line each, at once."""
+
+from __future__ import annotations
+
+from agent.reconcile import Step
+
+
+def print_step(step: Step) -> None:
+    """Position, id, what was done, seconds, and why."""
+    place = f"{step.index:>3}/{step.total:<3} " if step.total else ""
+    detail = f"  {step.detail}" if step.detail else ""
+    print(f"{place}{step.id}  {step.what}  {step.seconds:.1f} s{detail}", flush=True)
+
+
+def print_line(text: str) -> None:
+    """A line for a person."""
+    print(text, flush=True)

@@ -1,0 +1,78 @@
+"""`agent up`: raise what this file carries, found or join a mesh, and hold what it declares until stopped."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.cli import options
+from agent.errors import Refused
+
+if TYPE_CHECKING:
+    from agent.token import Token
+
+
+def add(commands: options.Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "up",
+        help="raise what this file carries, join a mesh, and wait for declarations",
+        description="Without a token this machine founds a mesh of its own; with one it joins another's.",
+    )
+    options.state_option(parser)
+    parser.add_argument("--token-file", metavar="FILE", help="the token to join with; - reads it from standard input")
+    parser.add_argument("--name", help="this node's name (the host name's first label); a token's name wins")
+    parser.add_argument(
+        "--once", action="store_true", help="end when all that waits is applied: 0 fine, 2 something failed"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of the bundle; remembered",
+    )
+    parser.add_argument(
+        "--remake", action="append", default=[], metavar="ID", help="make a lost secret or certificate anew"
+    )
+    parser.add_argument(
+        "--alive-interval", type=options.seconds, default=60.0, metavar="SECONDS", help="how often to say alive (60)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """`agent up`."""
+    from agent.build import running_file
+    from agent.bundle import open_bundle
+    from agent.cli.bundle import carrying_file
+    from agent.cli.steps import print_line, print_step
+    from agent.node import running
+    from agent.node.life import Asked
+    from agent.node.link import Manner
+
+    asked = Asked(
+        state=arguments.state,
+        bundle=open_bundle(carrying_file()),
+        running_file=running_file(),
+        name=arguments.name,
+        token=_token(arguments.token_file),
+        settings=dict(map(options.setting, arguments.set)),
+        remake=tuple(arguments.remake),
+    )
+    once = 60.0 if arguments.once else None
+    return running.up(asked, Manner(arguments.alive_interval, once), print_line, print_step)
+
+
+def _token(file: str | None) -> Token | None:
+    from agent.token import parse_token
+
+    if file is None:
+        return None
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"the token file {file} cannot be read: {error}") from error
+    return parse_token(text)

@@ -1,0 +1,62 @@
+"""The founder's own right to join: left by its control plane in a file, until that node first speaks.
+
+The token in the file is one that works: it is renewed when it is missing, expired, or not one that still
+counts. One that was spent stays, because the node that spent it may have to ask again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from agent.control.accounts import Accounts
+from agent.control.config import Settings
+from agent.control.enrolment import secret_digest
+from agent.control.store import Store
+from agent.control.tokens import DEFAULT_LIFETIME, Site, create_token
+from agent.errors import Refused
+from agent.host import files
+from agent.token import parse_token
+
+
+def leave_token(
+    settings: Settings,
+    store: Store,
+    accounts: Accounts,
+    signer: bytes,
+    *,
+    now: float,
+    random: Callable[[int], bytes],
+) -> None:
+    """See that the founder's node finds a token while it needs one, and that none lies about afterwards.
+
+    Unavailable when the broker's management or the disk can't be written to now.
+    """
+    node = store.nodes.get(settings.node)
+    if node is not None and node.last_seen is not None:
+        files.remove(settings.token_file)
+    elif not _still_counts(settings, store, now):
+        token = create_token(
+            store,
+            accounts,
+            Site(str(settings.broker), settings.fingerprints, signer),
+            settings.node,
+            lifetime=DEFAULT_LIFETIME,
+            now=now,
+            random=random,
+        )
+        content = f"{token.encode()}\n".encode()
+        files.write(settings.token_file, content, mode=0o600, uid=os.geteuid(), gid=os.getegid())
+
+
+def _still_counts(settings: Settings, store: Store, now: float) -> bool:
+    content = files.read(settings.token_file)
+    if content is None:
+        return False
+    try:
+        token = parse_token(content.decode("utf-8", "replace"))
+    except Refused:
+        return False
+    digest = secret_digest(token.secret)
+    same = token.node == settings.node and token.fingerprints == settings.fingerprints
+    return same and any(one.digest == digest and now < one.expires for one in store.tokens.live())

@@ -1,0 +1,211 @@
+"""`control serve`: the one process that consumes the control queue, and sends what is due.
+
+- One at a time, by a lock beside the store, which only this process migrates.
+- One thread does everything on the broker's session; another one only listens for pokes, and wakes it.
+- A broker that is away is waited for, with a growing, jittered delay; what is wrong is said once, and once
+  that it is over. Nothing ends it but a stop or a `Fatal`.
+- It is ready once it consumes: it says so once, and writes `STATE/run/control.ready`.
+- SIGTERM ends it within a second, even when something blocks: then as a crash would, which loses nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+from agent import wire
+from agent.broker import Login, Lost, Session, connect
+from agent.control import poke
+from agent.control.accounts import Accounts
+from agent.control.config import Settings, read_settings
+from agent.control.founding import leave_token
+from agent.control.intake import Intake
+from agent.control.management import connect_accounts
+from agent.control.outbox import Outbox
+from agent.control.signing import ensure_key
+from agent.control.store import Store, open_store
+from agent.control.tokens import tidy_tokens
+from agent.control.trouble import Trouble
+from agent.envelope import SigningKey
+from agent.errors import AgentError, Fatal
+from agent.host import directories, files, locks
+
+_log = logging.getLogger(__name__)
+
+# Enough unacknowledged messages to keep the pipe full; few enough to come again after a crash.
+_PREFETCH = 100
+_TICK = 1.0
+_COUNT_EVERY = 60.0
+_FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0
+
+
+def lock_path(state: Path) -> Path:
+    """The lock that the serving process holds."""
+    return state / "control" / "serve.lock"
+
+
+def serve(
+    state: Path,
+    *,
+    stop: threading.Event,
+    alive_interval: float = 60.0,
+    missed: int = 3,
+    accounts_for: Callable[[Settings], Accounts] = connect_accounts,
+    open_session: Callable[[Login], Session] = connect,
+    clock: Callable[[], float] = time.time,
+    random: Callable[[int], bytes] = secrets.token_bytes,
+) -> None:
+    """Serve until `stop` is set. `alive_interval` in seconds; after `missed` of them a node is out of touch.
+
+    Refused when this is no founder or the store is newer; Unavailable when another process serves (it is
+    named); Fatal when it can't go on.
+    """
+    for folder in (state / "control", state / "run"):
+        directories.make(folder, mode=0o700, uid=os.geteuid(), gid=os.getegid())
+    with locks.hold(lock_path(state)):
+        ready = state / "run" / "control.ready"
+        files.remove(ready)
+        settings = read_settings(state)
+        with closing(open_store(state, migrate=True)) as store:
+            store.settings.set_patience(alive_interval * missed)
+            key = ensure_key(state, store, random, clock())
+            service = _Service(settings, store, accounts_for(settings), key, ready, open_session, clock, random)
+            with poke.listen(state, service.wake):
+                service.run(stop)
+
+
+class _Service:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        accounts: Accounts,
+        key: SigningKey,
+        ready: Path,
+        open_session: Callable[[Login], Session],
+        clock: Callable[[], float],
+        random: Callable[[int], bytes],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._accounts = accounts
+        self._key = key
+        self._ready = ready
+        self._open_session = open_session
+        self._clock = clock
+        self._random = random
+        self._session: Session | None = None
+        self._is_ready = False
+        self._chores_due = self._count_due = 0.0
+        self._away = Trouble("The broker is back; the control plane serves again.")
+        self._stuck = Trouble("The control plane can do its work again.")
+        self._outbox = Outbox(store, clock)
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve, session after session, until `stop` is set."""
+        delay = _FIRST_DELAY
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                self._serve_session(stop)
+            except Fatal:
+                raise
+            except AgentError as error:
+                self._away.begin(f"{error}. The control plane goes on trying.")
+            except Exception:
+                _log.exception("The control plane stumbled, and goes on")
+            if time.monotonic() - began > _LONGEST_DELAY:
+                delay = _FIRST_DELAY
+            stop.wait(delay * (1 + self._random(1)[0] / 255) / 2)
+            delay = min(delay * 2, _LONGEST_DELAY)
+
+    def wake(self) -> None:
+        """From any thread: have the session's one look at once for what is due."""
+        session = self._session
+        if session is not None:
+            with suppress(Lost):
+                session.call(_nothing)
+
+    def _serve_session(self, stop: threading.Event) -> None:
+        self._accounts.ensure_topology()
+        session = self._open_session(self._settings.login)
+        try:
+            intake = Intake(
+                session,
+                self._store,
+                self._accounts,
+                self._key,
+                self._settings.fingerprints[0],
+                clock=self._clock,
+                random=self._random,
+                parked=self._count_soon,
+            )
+            session.consume(wire.CONTROL_QUEUE, intake.receive, exclusive=False, prefetch=_PREFETCH)
+            self._session = session
+            self._chores_due = self._count_due = 0.0
+            while not stop.is_set():
+                self._step(session, intake)
+                session.pump(_TICK)
+        finally:
+            self._session = None
+            session.close()
+
+    def _step(self, session: Session, intake: Intake) -> None:
+        """Do all that is to be done now. What can't be done now is done later, in the same session."""
+        try:
+            intake.work()
+            self._outbox.send_due(session)
+            self._do_chores()
+            self._announce()
+        except (Lost, Fatal):
+            raise
+        except AgentError as error:
+            self._stuck.begin(f"{error}. The control plane goes on trying.")
+        else:
+            self._stuck.end()
+
+    def _announce(self) -> None:
+        self._away.end()
+        if self._is_ready:
+            return
+        self._is_ready = True
+        files.write(self._ready, b"", mode=0o600, uid=os.geteuid(), gid=os.getegid())
+        _log.info("The control plane is ready.")
+
+    def _do_chores(self) -> None:
+        """What nobody asks for: tokens that are over, the founder's own, the count of what was put aside."""
+        if time.monotonic() < self._chores_due:
+            return
+        self._chores_due = time.monotonic() + _TICK
+        now = self._clock()
+        tidy_tokens(self._store, self._accounts, now)
+        leave_token(self._settings, self._store, self._accounts, self._key.public, now=now, random=self._random)
+        if time.monotonic() >= self._count_due:
+            self._store.settings.set_parked(self._accounts.count_messages(wire.PARKED_QUEUE))
+            self._count_due = time.monotonic() + _COUNT_EVERY
+
+    def _count_soon(self) -> None:
+        self._count_due = 0.0
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """Have SIGTERM and SIGINT set `stop`, and end the process a second later if something blocks until then."""
+
+    def end(_signal: int, _frame: object) -> None:
+        stop.set()
+        # SIGALRM's default is to end the process.
+        signal.alarm(1)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+
+
+def _nothing() -> None:
+    """Waking is all."""

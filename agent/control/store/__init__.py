@@ -1,0 +1,20 @@
+"""The control plane's store: all of its SQL, over SQLite at `STATE/control/store.db`."""
+
+from agent.control.store.declarations import Declarations, Wanted
+from agent.control.store.nodes import Nodes
+from agent.control.store.settings import Settings
+from agent.control.store.signers import Signer, Signers
+from agent.control.store.store import Store, open_store
+from agent.control.store.tokens import Tokens
+
+__all__ = [
+    "Declarations",
+    "Nodes",
+    "Settings",
+    "Signer",
+    "Signers",
+    "Store",
+    "Tokens",
+    "Wanted",
+    "open_store",
+]

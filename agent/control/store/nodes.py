@@ -1,0 +1,109 @@
+"""Nodes in the store: one row each, as `agent.control.registry.Node` has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from agent.control.registry import Node, Refusal
+from agent.database import Database, Row
+from agent.fields import Fields, JsonValue, canonical, parse_json
+
+_NODE = """
+SELECT node.*, coalesce((SELECT max(serial) FROM declaration WHERE declaration.node = node.name), 0) AS wanted
+FROM node
+"""
+
+
+class Nodes:
+    """The nodes that have enrolled."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, name: str) -> Node | None:
+        row = self._database.row(f"{_NODE} WHERE name = ?", (name,))
+        return _node(row) if row else None
+
+    def all(self) -> tuple[Node, ...]:
+        """Every node, by name."""
+        return tuple(_node(row) for row in self._database.rows(f"{_NODE} ORDER BY name"))
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(str(row["name"]) for row in self._database.rows("SELECT name FROM node ORDER BY name"))
+
+    def enrol(
+        self,
+        name: str,
+        public_key: bytes,
+        overlay_key: bytes,
+        profile: Mapping[str, JsonValue],
+        now: float,
+    ) -> None:
+        """Record a node's keys and profile; of one that joins again, everything else stays."""
+        self._database.execute(
+            """
+            INSERT INTO node (name, public_key, overlay_key, profile, enrolled) VALUES (?, ?, ?, ?, ?)
+            ON CONFLICT (name) DO UPDATE SET public_key = excluded.public_key,
+                overlay_key = excluded.overlay_key, profile = excluded.profile, enrolled = excluded.enrolled
+            """,
+            (name, public_key, overlay_key, canonical(dict(profile)), now),
+        )
+
+    def touch(self, name: str, now: float) -> bool:
+        """Set when a node was last seen, never back; whether there is such a node."""
+        return bool(
+            self._database.execute(
+                "UPDATE node SET last_seen = max(coalesce(last_seen, ?), ?) WHERE name = ?", (now, now, name)
+            )
+        )
+
+    def save(self, node: Node) -> None:
+        """Write all that statements change of a node."""
+        refusal = node.refusal
+        self._database.execute(
+            """
+            UPDATE node SET version = ?, last_seen = ?, reported = ?, reported_at = ?, holdings = ?,
+                holdings_serial = ?, carried = ?, failures = ?, refusal = ?, refusal_serial = ?,
+                refusal_at = ?
+            WHERE name = ?
+            """,
+            (
+                node.version,
+                node.last_seen,
+                node.reported,
+                node.reported_at,
+                json.dumps(node.holdings),
+                node.holdings_serial,
+                json.dumps(node.carried),
+                json.dumps(dict(node.failures)),
+                refusal.why if refusal else None,
+                refusal.serial if refusal else None,
+                refusal.at if refusal else None,
+                node.name,
+            ),
+        )
+
+
+def _node(row: Row) -> Node:
+    kept = Fields({name: parse_json(row[name].encode()) for name in ("profile", "holdings", "carried", "failures")})
+    profile = kept.table("profile")
+    return Node(
+        name=row["name"],
+        public_key=row["public_key"],
+        enrolled=row["enrolled"],
+        overlay_key=row["overlay_key"],
+        profile=profile.values() if profile else {},
+        version=row["version"],
+        last_seen=row["last_seen"],
+        wanted=row["wanted"],
+        reported=row["reported"],
+        reported_at=row["reported_at"],
+        holdings=kept.texts("holdings"),
+        holdings_serial=row["holdings_serial"],
+        carried=kept.integers("carried"),
+        failures=kept.text_table("failures"),
+        refusal=Refusal(row["refusal"], row["refusal_serial"], row["refusal_at"])
+        if row["refusal"] is not None
+        else None,
+    )

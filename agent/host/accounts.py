@@ -1,0 +1,56 @@
+"""Who a program runs as and who owns a file: the machine's accounts, by name."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from dataclasses import dataclass
+
+from agent.errors import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user of this machine; `groups` are all of its group ids, the primary one (`gid`) included."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+
+def account(user: str) -> Account:
+    """The account named `user`, or Refused when the machine has none of that name."""
+    try:
+        entry = pwd.getpwnam(user)
+    except (KeyError, ValueError) as error:
+        raise Refused(f"This machine has no user {user!r}; make it, or name another.") from error
+    return _account(entry)
+
+
+def current() -> Account:
+    """The account this program runs as; a user id that has no name gets its number for one."""
+    uid = os.geteuid()
+    try:
+        return _account(pwd.getpwuid(uid))
+    except KeyError:
+        return Account(str(uid), uid, os.getegid(), tuple(os.getgroups()), "/")
+
+
+def owner_ids(owner: str) -> tuple[int, int]:
+    """(uid, gid) of "USER" (its primary group) or "USER:GROUP"; Refused when the machine lacks one."""
+    user, colon, group = owner.partition(":")
+    found = account(user)
+    if not colon:
+        return found.uid, found.gid
+    try:
+        return found.uid, grp.getgrnam(group).gr_gid
+    except (KeyError, ValueError) as error:
+        raise Refused(f"This machine has no group {group!r}; make it, or name another.") from error
+
+
+def _account(entry: pwd.struct_passwd) -> Account:
+    groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir or "/")

@@ -1,0 +1,113 @@
+"""One entry of a safely reached directory: its kind, its owner and mode, and the mark that says it is ours.
+
+- A mark is an extended attribute that only root can set and read; file systems without them hold none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from agent.errors import Refused
+from agent.host import paths
+from agent.host.failures import in_words
+
+_MARK = "trusted.mesh-agent"
+# O_NONBLOCK: a named pipe put there in the meantime must not make an open wait.
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def mark(path: Path, value: bytes, *, uid: int = 0) -> bool:
+    """Marks an existing file or directory as ours; False where the file system has no place for it."""
+    with in_words("Marking", path), _marked(path, uid) as descriptor:
+        if not _set_mark(descriptor, value):
+            return False
+        os.fsync(descriptor)
+        return True
+
+
+def read_mark(path: Path, *, uid: int = 0) -> bytes | None:
+    """The mark of a file or directory; None when it has none, can't have one, or is absent."""
+    with in_words("Reading the mark of", path):
+        try:
+            with _marked(path, uid) as descriptor:
+                return os.getxattr(descriptor, _MARK)
+        except OSError as error:
+            if error.errno in {errno.ENODATA, errno.ENOTSUP, errno.ENOENT}:
+                return None
+            raise
+
+
+def dress(descriptor: int, *, mode: int, uid: int, gid: int, mark: bytes | None) -> None:
+    """Gives an open file or directory its owner, mode and mark, durably."""
+    # The owner comes first: changing it clears the set-user-id bits of the mode.
+    os.fchown(descriptor, uid, gid)
+    os.fchmod(descriptor, mode)
+    if mark is not None:
+        _set_mark(descriptor, mark)
+    os.fsync(descriptor)
+
+
+def require_file(folder: int, name: str, path: Path) -> None:
+    """Refused when the entry is something other than a regular file; FileNotFoundError when it is absent."""
+    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    if not stat.S_ISREG(mode):
+        _refuse(path, mode, "a file")
+
+
+@contextmanager
+def open_directory(folder: int, name: str, path: Path) -> Iterator[int]:
+    """A descriptor of the directory `name`; Refused when it is something else."""
+    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    if not stat.S_ISDIR(mode):
+        _refuse(path, mode, "a directory")
+    descriptor = os.open(name, READ | os.O_DIRECTORY, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def kind(mode: int) -> str:
+    """What a file of this `st_mode` is, for a sentence."""
+    kinds = {
+        stat.S_IFREG: "a file",
+        stat.S_IFDIR: "a directory",
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFIFO: "a named pipe",
+    }
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+@contextmanager
+def _marked(path: Path, uid: int) -> Iterator[int]:
+    with paths.parent(path, uid=uid) as (folder, name):
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            _refuse(path, mode, "a file or directory")
+        descriptor = os.open(name, READ, dir_fd=folder)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _set_mark(descriptor: int, value: bytes) -> bool:
+    try:
+        os.setxattr(descriptor, _MARK, value)
+    except OSError as error:
+        # EPERM: a container's root, which lacks CAP_SYS_ADMIN.
+        if error.errno in {errno.ENOTSUP, errno.EPERM}:
+            return False
+        raise
+    return True
+
+
+def _refuse(path: Path, mode: int, wanted: str) -> NoReturn:
+    raise Refused(f"{path} is {kind(mode)}, not {wanted}; move it away or choose another path.")

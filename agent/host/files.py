@@ -1,0 +1,157 @@
+"""Files of the machine, as resources and as the agent's own state need them.
+
+- A file is written whole beside its place, fsynced, renamed, its folder fsynced: it is the old or the new.
+- Every path is reached as `paths` does it; `uid` is everywhere the declared owner (root, if nothing is said).
+- An existing file is replaced, never changed in place: it may be a hard link to somebody else's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.host import entries, paths, temporary
+from agent.host.failures import in_words
+
+_CHUNK = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Nothing is there, or a directory on the way is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A regular file; `mode` is the permission bits, `size` bytes, `sha256` lower-case hex of the content."""
+
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory; `mode` is the permission bits."""
+
+    mode: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Neither; `what` says it for a sentence: "a symbolic link", "a socket"."""
+
+    what: str
+
+
+Facts = Absent | File | Directory | Other
+
+
+def facts(path: Path, *, uid: int = 0) -> Facts:
+    """What is at `path` now; a file's content is read in pieces for its digest."""
+    with in_words("Looking at", path):
+        try:
+            with paths.parent(path, uid=uid) as (folder, name):
+                return _facts(folder, name)
+        except FileNotFoundError:
+            return Absent()
+
+
+def read(path: Path, *, uid: int = 0) -> bytes | None:
+    """The content of a file, None when it is absent; Refused when something else is there."""
+    with in_words("Reading", path):
+        try:
+            return b"".join(_chunks(path, uid))
+        except FileNotFoundError:
+            return None
+
+
+def chunks(path: Path, *, uid: int = 0) -> Iterator[bytes]:
+    """The content of a file, piece by piece; Unavailable when absent, Refused when it is something else."""
+    with in_words("Reading", path):
+        yield from _chunks(path, uid)
+
+
+def write(
+    path: Path,
+    content: bytes | Iterable[bytes],
+    *,
+    mode: int,
+    uid: int,
+    gid: int,
+    mark: bytes | None = None,
+) -> None:
+    """Makes `path` a file of this content, mode, owner and, when given, mark; its parent must exist.
+
+    On any failure the previous file is as it was: Unavailable for what may pass (a full disk), Refused when
+    something other than a file is there or the way can't be trusted.
+    """
+    with in_words("Writing", path), paths.parent(path, uid=uid) as (folder, name):
+        with suppress(FileNotFoundError):
+            entries.require_file(folder, name, path)
+        temporary.clean(folder)
+        with temporary.create(folder) as (descriptor, temporary_name):
+            for chunk in [content] if isinstance(content, bytes) else content:
+                _write_all(descriptor, chunk)
+            entries.dress(descriptor, mode=mode, uid=uid, gid=gid, mark=mark)
+            os.rename(temporary_name, name, src_dir_fd=folder, dst_dir_fd=folder)
+        paths.sync(folder)
+
+
+def remove(path: Path, *, uid: int = 0) -> bool:
+    """Removes a file; says whether there was one. Refused when something other than a file is there."""
+    with in_words("Removing", path):
+        try:
+            with paths.parent(path, uid=uid) as (folder, name):
+                temporary.clean(folder)
+                entries.require_file(folder, name, path)
+                os.unlink(name, dir_fd=folder)
+                paths.sync(folder)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def _facts(folder: int, name: str) -> Facts:
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    permissions = stat.S_IMODE(status.st_mode)
+    if stat.S_ISDIR(status.st_mode):
+        return Directory(permissions, status.st_uid, status.st_gid)
+    if not stat.S_ISREG(status.st_mode):
+        return Other(entries.kind(status.st_mode))
+    digest = hashlib.sha256()
+    size = 0
+    for chunk in _chunks_at(folder, name):
+        digest.update(chunk)
+        size += len(chunk)
+    return File(permissions, status.st_uid, status.st_gid, size, digest.hexdigest())
+
+
+def _chunks(path: Path, uid: int) -> Iterator[bytes]:
+    with paths.parent(path, uid=uid) as (folder, name):
+        entries.require_file(folder, name, path)
+        yield from _chunks_at(folder, name)
+
+
+def _chunks_at(folder: int, name: str) -> Iterator[bytes]:
+    descriptor = os.open(name, entries.READ, dir_fd=folder)
+    try:
+        while chunk := os.read(descriptor, _CHUNK):
+            yield chunk
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, chunk: bytes) -> None:
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,123 @@
+"""When a service counts as ready, and waiting for it while watching that it lives.
+
+- One that ends while it is waited for has failed at once, however much time was left.
+- What is said of a probe that fails names the command as declared, never what was filled into it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+from agent import broker, fields
+from agent.errors import AgentError, Unavailable
+from agent.host import accounts, commands
+from agent.host.commands import CommandFailed
+from agent.host.failures import reason
+from agent.kinds.service import record
+from agent.resources import specs
+
+# Why it isn't ready yet, to follow a colon; None when it is. Gets the seconds that are left.
+Probe = Callable[[float], "str | None"]
+# Logs in at the broker of a LoginReady, filled with these late values, within so many seconds; AgentError if not.
+LogIn = Callable[[specs.LoginReady, Mapping[str, str], float], None]
+
+# One that doesn't say when it is ready must live this long (seconds): what can't work mostly ends sooner.
+SETTLING = 1.0
+_POLL = 0.1
+_COMMAND_SECONDS = 30.0
+
+
+class Ended(Unavailable):
+    """It ended while it was waited for."""
+
+
+class NotReady(Unavailable):
+    """The time was over; the message says what was waited for and how it stood."""
+
+
+def wait(probe: Probe, seconds: float, is_alive: Callable[[], bool]) -> None:
+    """Return once the probe is content and the service alive; Ended or NotReady otherwise."""
+    deadline = time.monotonic() + seconds
+    while True:
+        why = probe(max(deadline - time.monotonic(), _POLL))
+        # Asked after the probe: another program may have answered it.
+        if not is_alive():
+            raise Ended("it ended")
+        if why is None:
+            return
+        if time.monotonic() >= deadline:
+            raise NotReady(why)
+        time.sleep(_POLL)
+
+
+def probe(spec: specs.Service, late: Mapping[str, str], touched: str, log_in: LogIn) -> Probe:
+    """How this service is asked whether it is ready; `touched` is its file's look before the start."""
+    when = spec.ready.when if spec.ready else None
+    if when is None:
+        return _lives_from(time.monotonic())
+    if isinstance(when, specs.TcpReady):
+        return lambda left: _connect(when, left)
+    if isinstance(when, specs.CommandReady):
+        return lambda left: _run(when, spec, late, left)
+    if isinstance(when, specs.FileReady):
+        return lambda left: _look(when, touched)
+    if isinstance(when, specs.LoginReady):
+        return lambda left: _try_login(when, late, left, log_in)
+    raise AssertionError(when)
+
+
+def log_in(when: specs.LoginReady, late: Mapping[str, str], seconds: float) -> None:
+    """Log in at the broker and leave again."""
+    login = broker.Login(
+        address=broker.parse_address(when.address),
+        account=when.account,
+        password=when.password.render(late.__getitem__),
+        pins=frozenset({fields.fingerprint(when.fingerprint.render(late.__getitem__), "ready.login.fingerprint")}),
+    )
+    broker.connect(login, patience=seconds).close()
+
+
+def _lives_from(since: float) -> Probe:
+    return lambda left: None if time.monotonic() >= since + SETTLING else "it has only just begun"
+
+
+def _connect(when: specs.TcpReady, left: float) -> str | None:
+    try:
+        socket.create_connection((when.port.address, when.port.number), timeout=left).close()
+    except OSError as error:
+        return f"nothing accepts a connection to {when.port} ({reason(error)})"
+    return None
+
+
+def _run(when: specs.CommandReady, spec: specs.Service, late: Mapping[str, str], left: float) -> str | None:
+    account = accounts.account(spec.user)
+    try:
+        commands.run(
+            [word.render(late.__getitem__) for word in when.command],
+            environment={name: value.render(late.__getitem__) for name, value in spec.environment},
+            directory=spec.directory,
+            user=spec.user if account.uid != os.geteuid() else None,
+            timeout=min(left, _COMMAND_SECONDS),
+        )
+    except CommandFailed as error:
+        return f"`{shlex.join(word.encode() for word in when.command)}` {error.reason}"
+    return None
+
+
+def _look(when: specs.FileReady, touched: str) -> str | None:
+    look = record.look_of(when.path)
+    if not look:
+        return f"{when.path} is not there"
+    return None if look != touched else f"{when.path} has not been written since the start"
+
+
+def _try_login(when: specs.LoginReady, late: Mapping[str, str], left: float, log_in: LogIn) -> str | None:
+    try:
+        log_in(when, late, left)
+    except AgentError as error:
+        return f"{when.account} can't log in at {when.address}: {error}"
+    return None

@@ -1,0 +1,90 @@
+"""Joining: asking with a token, and what of the answer is believed.
+
+The keys exist, durably, before the question; the request is signed by the new key, so that asking again after a crash
+gets the same answer and nobody else gets it. The answer's signer must be the one that the token names.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+
+from agent.broker import Login, Message, connect, parse_address
+from agent.errors import Refused
+from agent.fields import JsonValue, fingerprint, quoted
+from agent.node.identity import Identity, Membership
+from agent.token import Token
+from agent.wire import (
+    ENROL,
+    SIGNATURE_HEADER,
+    EnrolReply,
+    EnrolRequest,
+    broker_address,
+    decode_enrol_reply,
+    node_queue,
+    statement_bytes,
+)
+
+_PATIENCE = 30.0
+
+
+def enrol(
+    token: Token, identity: Identity, profile: Mapping[str, JsonValue], now: int, *, keep_address: bool
+) -> Membership:
+    """Ask to join, and keep what was answered. `now` in seconds since the epoch.
+
+    `keep_address`: stay with the token's address, whatever the answer says (the founder reaches its own broker by
+    loopback). Raises Refused when the mesh says no, `agent.broker`'s errors when it can't be asked.
+    """
+    key = identity.signing_key()
+    body = EnrolRequest(token.node, token.secret, key.public, profile=profile).encode()
+    signature = base64.b64encode(key.sign(statement_bytes(ENROL, 0, None, body))).decode("ascii")
+    session = connect(Login(parse_address(token.broker), token.account, token.secret, frozenset(token.fingerprints)))
+    try:
+        answer = session.request(
+            Message(body, routing_key=ENROL, headers={SIGNATURE_HEADER: signature}, timestamp=now),
+            timeout=_PATIENCE,
+        )
+    finally:
+        session.close()
+    membership = read_reply(decode_enrol_reply(answer.body), token, keep_address=keep_address)
+    identity.join(membership)
+    return membership
+
+
+def read_reply(reply: EnrolReply, token: Token, *, keep_address: bool) -> Membership:
+    """What of an answer is believed; Refused when it says no, or isn't what this token's mesh would say."""
+    if not reply.accepted:
+        why = quoted(reply.refusal) if reply.refusal else "it gave no reason"
+        raise Refused(f"the mesh refused to let this machine join: {why}")
+    if reply.signer != token.signer:
+        raise Refused(
+            "the answer to joining names another signer than the token does; somebody else answered, "
+            "so nothing of it is believed"
+        )
+    if reply.node not in ("", token.node):
+        raise Refused(
+            f"the answer to joining is for node {quoted(reply.node)}, and the token is for {token.node}; "
+            "make a new token on the founder"
+        )
+    if not reply.password:
+        raise Refused("the answer to joining holds no password; the control plane is of another kind")
+    pins = [*token.fingerprints]
+    if reply.fingerprint:
+        pins.append(fingerprint(reply.fingerprint, "enrol reply.fingerprint"))
+    broker = reply.broker and broker_address(reply.broker, "enrol reply.broker")
+    return Membership(
+        broker=token.broker if keep_address or not broker else broker,
+        fingerprints=tuple(dict.fromkeys(pins)),
+        account=node_queue(token.node),
+        password=reply.password,
+        queue=reply.queue or node_queue(token.node),
+        signers=(token.signer,),
+        joined_by=joined_by(token),
+    )
+
+
+def joined_by(token: Token) -> str:
+    """A name for a token that does not give it away."""
+    return hashlib.sha256(token.secret.encode("utf-8")).hexdigest()[:16]

@@ -1,0 +1,188 @@
+"""The life of a node, from a bare machine to waiting for declarations.
+
+In this order: take the folder, load the bundle and check the whole of it before anything is touched, raise what is
+carried, apply the last accepted declaration again, and only then speak to a mesh. Losing the mesh changes nothing that
+runs here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from agent.bundle import Bundle
+from agent.errors import Refused
+from agent.kinds import KINDS
+from agent.kinds.kind import Machine
+from agent.node import folder, substrate
+from agent.node.identity import Identity, Role, Self
+from agent.node.ledger import Ledger, open_ledger
+from agent.node.substrate import Substrate
+from agent.node.trust import reread
+from agent.node.worker import Job
+from agent.reconcile import Outcome, Reconciler, Step
+from agent.resources import Origin, Resource, claims
+from agent.token import Token
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks of one `up`. `remake` are ids of things made once that are to be made anew."""
+
+    state: Path
+    bundle: Bundle
+    running_file: Path | None
+    name: str | None = None
+    token: Token | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    remake: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node whose folder is taken and whose list is checked: all that the rest of its life needs."""
+
+    state: Path
+    myself: Self
+    identity: Identity
+    ledger: Ledger
+    reconciler: Reconciler
+    substrate: Substrate
+
+    @property
+    def has_mesh(self) -> bool:
+        """Whether there is a mesh to hold a link to: its own, or one it joined."""
+        return self.myself.role is not Role.ALONE
+
+    def raise_substrate(self, tell: Callable[[Step], None], stop: Callable[[], bool]) -> Outcome:
+        """Make the carried list true. What a newer bundle dropped is kept."""
+        resources = self.substrate.resources
+        self.ledger.forget_failures_beside(Origin.CARRIED, {resource.id for resource in resources})
+        outcome = self.reconciler.apply(resources, Origin.CARRIED, prune=False, tell=tell, stop=stop)
+        if not outcome.failed and not outcome.interrupted:
+            self.ledger.note_raised()
+        return outcome
+
+    def apply(self, job: Job, tell: Callable[[Step], None], stop: Callable[[], bool]) -> Outcome:
+        """Make an accepted list true; before it, what of the carried one failed the last time."""
+        failed: dict[str, str] = {}
+        if self.ledger.failures(Origin.CARRIED):
+            failed.update(self.raise_substrate(tell, stop).failed)
+        self.ledger.forget_failures_beside(Origin.ASSIGNED, {resource.id for resource in job.resources})
+        outcome = self.reconciler.apply(job.resources, Origin.ASSIGNED, prune=job.serial > 0, tell=tell, stop=stop)
+        return replace(outcome, failed={**failed, **outcome.failed})
+
+    def accepted_job(self) -> Job:
+        """The last accepted list, its signature verified again; serial 0 and nothing where none was accepted."""
+        accepted = self.ledger.accepted()
+        if accepted is None:
+            return Job(0, ())
+        return Job(accepted.serial, reread(accepted.data, accepted.signature, accepted.signer, self.state))
+
+
+def carried_resources(substrate: Substrate, ledger: Ledger) -> tuple[Resource, ...]:
+    """Every carried resource that claims something here: the list's, and those dropped by it but still here."""
+    listed = {resource.id: resource for resource in substrate.resources}
+    kept = {entry.resource.id: entry.resource for entry in ledger.entries(Origin.CARRIED)}
+    return tuple({**kept, **listed}.values())
+
+
+def carried_ports(substrate: Substrate, ledger: Ledger) -> Sequence[int]:
+    """The host ports that the carried resources declare, as a report states them: sorted distinct numbers."""
+    carried = carried_resources(substrate, ledger)
+    return sorted({port.number for resource in carried for port in claims(resource).ports})
+
+
+def begin(asked: Asked, tell: Callable[[str], None]) -> Node:
+    """Everything up to the first touch: decide who this is, load and check the whole list, open the ledger.
+
+    Raises Refused or Unavailable, with nothing changed, when the list can't be raised here and never was.
+    """
+    identity = Identity(asked.state)
+    known = identity.self()
+    myself = decide(known, asked, bool(asked.bundle.document.get("mesh")))
+    _announce(known, myself, asked, tell)
+    loaded = substrate.load(
+        asked.bundle, asked.state, myself.name, myself.settings, founder=myself.role is Role.FOUNDER
+    )
+    ledger = open_ledger(asked.state, time.time, write=True)
+    machine = Machine(asked.state, identity.node_key(), loaded.read_blob)
+    reconciler = Reconciler(ledger, machine, KINDS, time.monotonic)
+    if not ledger.raised_once():
+        substrate.check_room(loaded, asked.state)
+        reconciler.check(loaded.resources)
+    if myself != known:
+        identity.decide(myself)
+    if asked.token:
+        identity.keep_token(asked.token)
+    if myself.role is Role.FOUNDER:
+        folder.prepare_control(asked.state)
+    folder.settle(asked.running_file, asked.state)
+    _remake(asked.remake, ledger, loaded.resources)
+    return Node(asked.state, myself, identity, ledger, reconciler, loaded)
+
+
+def decide(known: Self | None, asked: Asked, carries_mesh: bool) -> Self:
+    """Who this machine is: by what was remembered, or, the first time, by token, bundle and options.
+
+    Refused when what is asked contradicts what was remembered.
+    """
+    if known and known.role is Role.FOUNDER and asked.token:
+        raise Refused(
+            f"this machine founded its own mesh, as {known.name}, so it cannot join another with a token; "
+            "`agent reset` would end that mesh"
+        )
+    if known:
+        joining = asked.token.node if asked.token else None
+        if asked.name not in (None, known.name, joining):
+            raise Refused(f"this node is called {known.name} since its first up; `agent reset` first to rename it")
+        role = Role.JOINER if asked.token else known.role
+        if role is Role.ALONE and carries_mesh:
+            role = Role.FOUNDER
+        return Self(joining or known.name, role, {**_remembered(known, asked.bundle), **asked.settings})
+    if asked.token:
+        return Self(asked.token.node, Role.JOINER, asked.settings)
+    role = Role.FOUNDER if carries_mesh else Role.ALONE
+    return Self(substrate.node_name(asked.name), role, asked.settings)
+
+
+def _remembered(known: Self, bundle: Bundle) -> dict[str, str]:
+    """The values set earlier that this bundle, which may be a newer one, still asks for."""
+    params = bundle.document.get("params")
+    return {name: value for name, value in known.settings.items() if isinstance(params, Mapping) and name in params}
+
+
+def _announce(known: Self | None, myself: Self, asked: Asked, tell: Callable[[str], None]) -> None:
+    if known is None and myself.role is Role.FOUNDER:
+        tell(f"no token was given, so this machine founds a new mesh, as {myself.name}")
+    elif myself.role is Role.ALONE:
+        tell(f"no token was given and this bundle carries no mesh: {myself.name} raises it and keeps it so")
+    elif asked.token:
+        tell(f"joining the mesh at {asked.token.broker}, as {myself.name}")
+    else:
+        tell(f"{myself.name} is back ({myself.role.value})")
+    if asked.name and asked.token and asked.name != asked.token.node:
+        tell(f"the token is for {asked.token.node}, so that is this node's name, not {asked.name}")
+
+
+def _remake(ids: Sequence[str], ledger: Ledger, resources: Sequence[Resource]) -> None:
+    """Forget that these were made, so that they are made anew. Only what is made once can be."""
+    once = {resource.id for resource in resources if resource.kind in ("secret", "certificate")}
+    for id in ids:
+        if id not in once:
+            raise Refused(f"{id} is no secret or certificate that this node carries; there is nothing to make anew")
+        ledger.forget(Origin.CARRIED, id)
+
+
+def describe_failures(failed: Mapping[str, str]) -> str:
+    """One sentence for a number of failures."""
+    first = next(iter(failed.items()), None)
+    if first is None:
+        return ""
+    rest = f", and {len(failed) - 1} more failed" if len(failed) > 1 else ""
+    return f"{first[0]}: {first[1]}{rest}"

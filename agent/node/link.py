@@ -1,0 +1,345 @@
+"""The link to the mesh, from this side: log in, consume, report, say alive; and on any loss begin again, for ever.
+
+One thread, this one, owns the connection; it only pumps. A session is one unit: whatever ends it, everything of it is
+rebuilt. Its state is a union of few, each change of it said once. Nothing that runs on the machine depends on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from agent import __version__
+from agent.broker import Delivery, Login, LoginRefused, Message, QueueInUse, Session, connect, parse_address
+from agent.errors import AgentError, Unavailable
+from agent.host import machine
+from agent.node import condition, enrolment
+from agent.node.identity import Membership, Role
+from agent.node.ledger import open_ledger
+from agent.node.life import Node, carried_ports, carried_resources
+from agent.node.profile import profile
+from agent.node.trust import Acceptance, Known, Refusal, judge
+from agent.node.worker import Job, Worker
+from agent.reconcile import Outcome
+from agent.resources import Context, Origin
+from agent.token import Token, parse_token
+from agent.wire import (
+    ALIVE,
+    DECLARATION_TYPE,
+    EXCHANGE,
+    REPORT,
+    SERIAL_HEADER,
+    VERSION_HEADER,
+    Alive,
+    Report,
+    node_queue,
+)
+
+log = logging.getLogger(__name__)
+
+_PUMP = 1.0  # a signal is answered within this many seconds
+_IN_USE_RETRY, _IN_USE_SAID_AFTER = 5.0, 40.0
+_LONGEST_DELAY = 30.0
+_QUIET = 2.0  # with --once: nothing more waits when nothing came for so long
+_LONGEST_REASON = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How the link behaves: seconds between alives, and whether to end when nothing more waits (`once`, in seconds)."""
+
+    alive_interval: float = 60.0
+    once: float | None = None
+
+
+class Link:
+    """One node's link. `random` gives a number from 0 to 1, `tell` takes a line for a person."""
+
+    def __init__(self, node: Node, manner: Manner, tell: Callable[[str], None], random: Callable[[], float]) -> None:
+        self._node = node
+        self._manner = manner
+        self._tell = tell
+        self._random = random
+        self._ledger = open_ledger(node.state, time.time, write=True)  # the worker has its own
+        self._outcomes: queue.SimpleQueue[tuple[Job, Outcome]] = queue.SimpleQueue()
+        self._worker: Worker | None = None
+        self._session: Session | None = None
+        self._last_word = ""
+        self._last_activity = 0.0
+
+    def run(self, worker: Worker, stop: threading.Event) -> bool:
+        """Hold the link until `stop`; with `once`, until nothing more waits. Whether it was up at its end."""
+        self._worker = worker
+        begun = time.monotonic()
+        delays = self._delays()
+        while not stop.is_set():
+            try:
+                self._hold(stop)
+                return True
+            except Exception as error:
+                was_up = self._session is not None
+                self._down(error)
+            if was_up:
+                delays = self._delays()
+            if self._manner.once is not None and time.monotonic() - begun > self._manner.once:
+                return False
+            stop.wait(next(delays))
+        return False
+
+    def done(self, job: Job, outcome: Outcome) -> None:
+        """The worker has finished a list; its report goes out as soon as the link can. Called on any thread."""
+        self._outcomes.put((job, outcome))
+        session = self._session
+        if session:
+            with suppress(Unavailable):  # the session is over, and the next one begins with a report
+                session.call(self._report_outcomes)
+
+    def _hold(self, stop: threading.Event) -> None:
+        membership = self._membership()
+        login = Login(parse_address(membership.broker), membership.account, membership.password, self._pins(membership))
+        session = self._log_in(login)
+        try:
+            next_alive = self._say_alive(session)
+            next_alive = self._consume(session, membership, stop, next_alive)
+            self._session = session
+            self._up(membership)
+            if self._worker is None or self._worker.idle:
+                self._report(session)
+            self._report_outcomes()
+            self._last_activity = time.monotonic()
+            while not stop.is_set() and not self._nothing_waits():
+                session.pump(max(0.0, min(_PUMP, next_alive - time.monotonic())))
+                if time.monotonic() >= next_alive:
+                    next_alive = self._say_alive(session)
+        finally:
+            session.close()
+            if stop.is_set():
+                self._session = None
+
+    def _log_in(self, login: Login) -> Session:
+        try:
+            return connect(login)
+        except LoginRefused:
+            token = self._token()
+            if token is None:
+                raise
+            # The answer may have been fixed without ever having been made true, or by another broker's life.
+            self._enrol(token)
+            raise
+
+    def _consume(self, session: Session, membership: Membership, stop: threading.Event, next_alive: float) -> float:
+        """Take the queue for this machine alone; the time of the next alive. Goes on trying while another has it."""
+        begun, said = time.monotonic(), False
+        while True:
+            try:
+                session.consume(membership.queue, self._receive, exclusive=True, prefetch=1)
+                return next_alive
+            except QueueInUse:
+                if not said and time.monotonic() - begun >= _IN_USE_SAID_AFTER:
+                    said = True
+                    self._tell(
+                        f"another machine holds this identity ({membership.account}): it consumes the same queue; "
+                        "end the agent there, or join again with a token of its own"
+                    )
+            again = time.monotonic() + _IN_USE_RETRY
+            while time.monotonic() < again:
+                if stop.is_set():
+                    raise Unavailable("the agent is ending")
+                session.pump(min(_PUMP, max(0.0, again - time.monotonic())))
+                if time.monotonic() >= next_alive:
+                    next_alive = self._say_alive(session)
+
+    # Who we are to the mesh.
+
+    def _membership(self) -> Membership:
+        known, token = self._node.identity.membership(), self._token()
+        if token and (known is None or known.joined_by != enrolment.joined_by(token)):
+            return self._enrol(token)
+        if known is None:
+            if self._node.myself.role is Role.FOUNDER:
+                raise Unavailable("the control plane has not left a token for this node yet")
+            raise Unavailable("this node has no token to join with; run `agent up --token-file FILE`")
+        return known
+
+    def _token(self) -> Token | None:
+        kept = self._node.identity.token()
+        mesh = self._node.substrate.mesh
+        if kept or self._node.myself.role is not Role.FOUNDER or mesh is None:
+            return kept
+        if self._node.identity.membership() is not None and not mesh.token_file.exists():
+            return None
+        try:
+            return parse_token(mesh.token_file.read_text("ascii"))
+        except FileNotFoundError:
+            return None
+
+    def _enrol(self, token: Token) -> Membership:
+        before = self._node.identity.membership()
+        if before:
+            self._ledger.begin_anew(keep_serial=token.signer in self._signers(before))
+        membership = enrolment.enrol(
+            token,
+            self._node.identity,
+            profile(machine.look()),
+            int(time.time()),
+            keep_address=self._node.myself.role is Role.FOUNDER,
+        )
+        self._tell(f"enrolled as {self._node.myself.name}")
+        return membership
+
+    def _signers(self, membership: Membership) -> tuple[bytes, ...]:
+        return self._ledger.trust().signers or membership.signers
+
+    def _pins(self, membership: Membership) -> frozenset[str]:
+        return frozenset(self._ledger.trust().fingerprints or membership.fingerprints)
+
+    # What comes.
+
+    def _receive(self, delivery: Delivery) -> None:
+        session = self._session
+        membership = self._node.identity.membership()
+        if session is None or membership is None:
+            return  # unacknowledged, so it comes again
+        self._last_activity = time.monotonic()
+        message = delivery.message
+        if message.type not in ("", DECLARATION_TYPE):
+            verdict: Acceptance | Refusal = Refusal(f"this agent knows no message of type {message.type}", None)
+        else:
+            verdict = judge(message.body, self._known(membership), datetime.now(timezone.utc))
+        if isinstance(verdict, Refusal):
+            self._tell(f"refused a declaration: {verdict.why}")
+            self._state(session, Report(self._node.myself.name, refused=verdict.why[:_LONGEST_REASON]), verdict.serial)
+            session.ack(delivery.tag)
+            return
+        self._accept(verdict)
+        session.ack(delivery.tag)
+        if self._worker:
+            self._worker.submit(Job(verdict.declaration.serial, verdict.resources))
+
+    def _known(self, membership: Membership) -> Known:
+        accepted = self._ledger.accepted()
+        return Known(
+            node=self._node.myself.name,
+            signers=self._signers(membership),
+            serial=accepted.serial if accepted else 0,
+            accepted=accepted.data if accepted else b"",
+            assigned=self._ledger.assigned_or_recovered(),
+            carried=carried_resources(self._node.substrate, self._ledger),
+            context=Context(self._node.state),
+            impossible=self._node.reconciler.impossible,
+        )
+
+    def _accept(self, verdict: Acceptance) -> None:
+        declaration = verdict.declaration
+        self._ledger.accept(
+            declaration.serial,
+            verdict.data,
+            verdict.signature,
+            verdict.signer,
+            declaration.recovery,
+            declaration.trust,
+        )
+        self._tell(f"accepted declaration {declaration.serial}: {len(verdict.resources)} resources")
+
+    # What is said.
+
+    def _say_alive(self, session: Session) -> float:
+        interval = self._manner.alive_interval
+        session.publish(
+            Message(
+                Alive(self._node.myself.name).encode(),
+                routing_key=ALIVE,
+                user_id=node_queue(self._node.myself.name),
+                headers={VERSION_HEADER: __version__},
+                timestamp=int(time.time()),
+                expiration=interval,
+            ),
+            exchange=EXCHANGE,
+        )
+        self._node.identity.drop_token()  # the node's own account has spoken
+        return time.monotonic() + interval
+
+    def _report_outcomes(self) -> None:
+        """Report what the worker finished; one report says it for all of them."""
+        finished = False
+        while True:
+            try:
+                job, outcome = self._outcomes.get_nowait()
+            except queue.Empty:
+                break
+            finished = True
+            self._tell(_sentence(job, outcome))
+        self._last_activity = time.monotonic()
+        if finished and self._session:
+            self._report(self._session)
+
+    def _report(self, session: Session) -> None:
+        accepted = self._ledger.accepted()
+        failed = {**self._ledger.failures(Origin.CARRIED), **self._ledger.failures(Origin.ASSIGNED)}
+        report = Report(
+            node=self._node.myself.name,
+            applied=tuple(entry.resource.id for entry in self._ledger.entries(Origin.ASSIGNED)),
+            failed={id: why[:_LONGEST_REASON] for id, why in failed.items()},
+            carried=tuple(carried_ports(self._node.substrate, self._ledger)),
+        )
+        self._state(session, report, accepted.serial if accepted else 0)
+
+    def _state(self, session: Session, report: Report, serial: int | None) -> None:
+        headers: dict[str, str | int] = {VERSION_HEADER: __version__}
+        if serial is not None:
+            headers[SERIAL_HEADER] = serial
+        session.publish(
+            Message(
+                report.encode(),
+                routing_key=REPORT,
+                user_id=node_queue(self._node.myself.name),
+                headers=headers,
+                timestamp=int(time.time()),
+            ),
+            exchange=EXCHANGE,
+        )
+
+    # How it stands.
+
+    def _up(self, membership: Membership) -> None:
+        self._last_word = ""
+        self._tell(f"connected to {membership.broker} as {membership.account}; waiting for declarations")
+        condition.write_link(self._node.state, condition.Link(f"up, to {membership.broker}", time.time()))
+
+    def _down(self, error: Exception) -> None:
+        """Say once what is wrong; the same reason again is no news."""
+        self._session = None
+        if isinstance(error, AgentError):
+            why = str(error)
+        else:
+            log.error("an error of the agent's own ended the session", exc_info=error)
+            why = f"an error of the agent's own ({type(error).__name__}: {error})"
+        if why == self._last_word:
+            return
+        self._last_word = why
+        self._tell(f"no link to the mesh: {why}; what runs here goes on, and the link is tried again")
+        condition.write_link(self._node.state, condition.Link("down", time.time(), why))
+
+    def _nothing_waits(self) -> bool:
+        if self._manner.once is None or self._worker is None or not self._worker.idle:
+            return False
+        return self._outcomes.empty() and time.monotonic() - self._last_activity > _QUIET
+
+    def _delays(self) -> Iterator[float]:
+        """Seconds between tries: doubling from half a second, jittered by half."""
+        delay = 0.5
+        while True:
+            yield delay * (0.75 + 0.5 * self._random())
+            delay = min(_LONGEST_DELAY, delay * 2)
+
+
+def _sentence(job: Job, outcome: Outcome) -> str:
+    if outcome.failed:
+        return f"declaration {job.serial}: {len(outcome.failed)} failed; tried again in a while"
+    return f"declaration {job.serial} is true here ({outcome.changes} changes)"

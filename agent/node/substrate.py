@@ -1,0 +1,112 @@
+"""What a node raises from the bundle it carries, before any mesh exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.bundle import Blob, Bundle
+from agent.errors import Refused
+from agent.fields import Fields, dns_label, quoted
+from agent.host import machine
+from agent.resources import (
+    Context,
+    FromBlob,
+    Resource,
+    check_state_folder,
+    check_within,
+    fill_document,
+    parse_list,
+    read_document,
+)
+from agent.resources import File as FileSpec
+
+_ROOM_TO_SPARE = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """What a bundle that raises a control plane says of it: where that leaves the founder's token."""
+
+    token_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Substrate:
+    """The carried list as it is for this node. `mesh` is None for a bundle without one."""
+
+    bundle: Bundle
+    resources: tuple[Resource, ...]
+    mesh: Mesh | None
+
+    def read_blob(self, name: str) -> Iterator[bytes]:
+        return self.bundle.read_blob(name)
+
+
+class _BundleBlobs:
+    """A bundle's blobs, as a list asks for them."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+
+    def facts(self, name: str) -> Blob | None:
+        return self._bundle.blobs.get(name)
+
+    def read(self, name: str) -> bytes:
+        return b"".join(self._bundle.read_blob(name))
+
+
+def load(bundle: Bundle, state: Path, node: str, settings: Mapping[str, str], *, founder: bool) -> Substrate:
+    """Read the bundle's list for this node, and check all of it that can be checked without looking at the machine.
+
+    Refused when anything in it is not as it must be.
+    """
+    fields = Fields(bundle.document)
+    fields.text("name")
+    mesh = fields.table("mesh")
+    document = read_document(fields)
+    fields.finish()
+    context = Context(state, blobs=_BundleBlobs(bundle))
+    resources = parse_list(fill_document(document, settings, node), context)
+    check_within(resources)
+    check_state_folder(resources, state, allowed=(state / "control" / "control.toml",))
+    if not founder:
+        resources = tuple(resource for resource in resources if not resource.founder_only)
+    return Substrate(bundle, resources, _mesh(mesh, state) if mesh else None)
+
+
+def check_room(substrate: Substrate, state: Path) -> None:
+    """Refused when the disk has no room for what the bundle's blobs will become."""
+    wanted = sum(
+        one.spec.content.size
+        for one in substrate.resources
+        if isinstance(one.spec, FileSpec) and isinstance(one.spec.content, FromBlob)
+    )
+    place = next(folder for folder in (state, *state.parents) if folder.exists())
+    free = machine.free_bytes(place)
+    if free < wanted + _ROOM_TO_SPARE:
+        raise Refused(
+            f"{place} has {free >> 20} MiB free and this bundle needs {(wanted + _ROOM_TO_SPARE) >> 20} MiB; "
+            "make room, or choose another place with --state"
+        )
+
+
+def node_name(asked: str | None) -> str:
+    """The name that was asked for or else the host name's first label; Refused when it is no DNS label."""
+    if asked is not None:
+        return dns_label(asked, "the node name")
+    label = machine.host_label()
+    try:
+        return dns_label(label, "this machine's host name")
+    except Refused as error:
+        raise Refused(f"{error}; or choose a name with --name") from error
+
+
+def _mesh(fields: Fields, state: Path) -> Mesh:
+    text = fields.text("token_file").replace("${state}", str(state))
+    fields.finish()
+    path = Path(text)
+    if state not in path.parents or ".." in path.parts:
+        raise Refused(f"mesh.token_file: {quoted(text)} does not lie in the state folder {state}")
+    return Mesh(path)

@@ -1,0 +1,304 @@
+"""Making a list true: in its order, one resource after the other, each failure a value and none of them the end.
+
+The rules it upholds. *Intent before touch*: the record commits what is about to happen, and whether the thing was found
+or is made, before anything is touched. *A second run does nothing*: what is as wanted is neither touched nor written
+down again. *Order of letting go*: a dropped resource whose claim a successor reuses goes just before it; the others go
+after an apply without failures, in reverse; only this origin's, and never what the other origin holds as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from agent.errors import AgentError, Refused, Unavailable
+from agent.kinds.kind import Held, Kind, Machine, Plan, Verb, Wanted
+from agent.resources import Origin, Resource, conflict, late_references, split_id
+
+log = logging.getLogger(__name__)
+
+# Each kind has its own types of observation and action, which never leave it; only a map of kinds must name them.
+Kinds = Mapping[str, Kind[Any, Any, Any]]
+
+_REFERRED = {"secret": "secret", "fingerprint": "certificate"}
+
+
+class Phase(Enum):
+    """How far a resource of ours got."""
+
+    INTENDED = "half-made"
+    APPLIED = "applied"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is recorded of one resource under one origin; `since` is when it was last changed (seconds, epoch)."""
+
+    origin: Origin
+    resource: Resource
+    position: int
+    found: bool
+    stamp: str
+    phase: Phase
+    since: float
+
+    @property
+    def held(self) -> Held:
+        return Held(self.found, self.stamp)
+
+
+class Record(Protocol):
+    """What is remembered between runs. Each writing method has committed when it returns."""
+
+    def entries(self, origin: Origin) -> Sequence[Entry]:
+        """This origin's resources, in the order of their positions."""
+
+    def entry(self, origin: Origin, id: str) -> Entry | None: ...
+
+    def failures(self, origin: Origin) -> Mapping[str, str]:
+        """What failed last time, and why, by id."""
+
+    def intend(self, origin: Origin, resource: Resource, position: int, *, found: bool) -> None:
+        """It is about to be touched."""
+
+    def apply(self, origin: Origin, resource: Resource, position: int, *, found: bool, stamp: str) -> None:
+        """It is now as `stamp` says; a failure noted earlier is over."""
+
+    def fail(self, origin: Origin, id: str, why: str) -> None:
+        """It is not as wanted, for this reason."""
+
+    def clear(self, origin: Origin, id: str) -> None:
+        """A failure noted earlier is over."""
+
+    def leave(self, origin: Origin, id: str) -> None:
+        """It is about to be removed."""
+
+    def forget(self, origin: Origin, id: str) -> None:
+        """It is no longer this origin's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One finished step, for a person. `index` and `total` count the wanted list; both are 0 for a removal."""
+
+    id: str
+    what: str
+    detail: str
+    seconds: float
+    index: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`changes` counts what was done; `failed` holds id → why; `interrupted` says that it stopped on demand."""
+
+    changes: int = 0
+    failed: Mapping[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How one resource stands, without anything having been touched."""
+
+    resource: Resource
+    verb: Verb
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciler:
+    """What it takes to make lists true on this machine. `clock` is monotonic, in seconds."""
+
+    record: Record
+    machine: Machine
+    kinds: Kinds
+    clock: Callable[[], float]
+
+    def check(self, wanted: Sequence[Resource]) -> None:
+        """Ask of a whole list whether it can be done here, touching nothing.
+
+        Raises Refused (never) or Unavailable (not now) for the first that can't.
+        """
+        for at, resource in enumerate(wanted):
+            self._kind(resource).check(resource.spec, self.machine, wanted[:at])
+
+    def impossible(self, wanted: Sequence[Resource]) -> str | None:
+        """Why a list can never be made here, in a sentence; None when it can, be it not now."""
+        for at, resource in enumerate(wanted):
+            try:
+                self._kind(resource).check(resource.spec, self.machine, wanted[:at])
+            except Refused as error:
+                return f"{resource.id} can never be made on this machine: {error}"
+            except Unavailable:
+                continue
+        return None
+
+    def apply(
+        self,
+        wanted: Sequence[Resource],
+        origin: Origin,
+        *,
+        prune: bool,
+        tell: Callable[[Step], None],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Outcome:
+        """Make the list true, and let go of what this origin held and the list dropped (`prune`: all of it)."""
+        failed: dict[str, str] = {}
+        changes = 0
+        ids = {resource.id for resource in wanted}
+        dropped = [entry for entry in self.record.entries(origin) if entry.resource.id not in ids]
+        for index, resource in enumerate(wanted, 1):
+            if stop():
+                return Outcome(changes, failed, interrupted=True)
+            start = self.clock()
+            try:
+                self._ask_needs(resource, origin, wanted, failed)
+                for entry in reversed(dropped):
+                    if conflict(resource, entry.resource):
+                        self._remove(entry, data=False, tell=tell)
+                        dropped.remove(entry)
+                        changes += 1
+                plan = self._make(resource, origin, index, wanted)
+            except Exception as error:
+                failed[resource.id] = _in_words(error, resource.id)
+                self.record.fail(origin, resource.id, failed[resource.id])
+                tell(
+                    Step(resource.id, "failed", failed[resource.id], self.clock() - start, index, len(wanted))
+                )
+                continue
+            changes += plan.verb is not Verb.KEEP
+            tell(Step(resource.id, plan.verb.value, plan.reason, self.clock() - start, index, len(wanted)))
+        if prune and not failed:
+            changes += self._remove_all(dropped, failed, data=False, tell=tell)
+        return Outcome(changes, failed)
+
+    def remove_everything(self, tell: Callable[[Step], None]) -> Mapping[str, str]:
+        """Take away all that the record holds, last first, data included. What failed stays recorded: id → why."""
+        failed: dict[str, str] = {}
+        for origin in (Origin.ASSIGNED, Origin.CARRIED):
+            self._remove_all(self.record.entries(origin), failed, data=True, tell=tell)
+        return failed
+
+    def survey(self, wanted: Sequence[Resource], origin: Origin) -> list[Finding]:
+        """How each resource of a list stands now; nothing is touched or written down."""
+        return [self._look(resource, origin, wanted) for resource in wanted]
+
+    def _make(
+        self, resource: Resource, origin: Origin, position: int, wanted: Sequence[Resource]
+    ) -> Plan[Any]:
+        kind, entry = self._kind(resource), self.record.entry(origin, resource.id)
+        late = self._late_values(resource, wanted)
+        asked = Wanted(resource, self.machine.stamp(resource, late), late)
+        observed = kind.observe(asked, self.machine)
+        plan = kind.plan(asked, observed, entry.held if entry else None)
+        if plan.verb is Verb.KEEP and entry:
+            if (entry.stamp, entry.position, entry.phase) != (asked.stamp, position, Phase.APPLIED):
+                self.record.apply(origin, resource, position, found=entry.found, stamp=asked.stamp)
+            else:
+                self.record.clear(origin, resource.id)
+            return plan
+        if plan.verb is not Verb.KEEP:
+            kind.check(resource.spec, self.machine, wanted[: position - 1])
+        twin = self.record.entry(_other(origin), resource.id)
+        if entry or twin:
+            found = (entry or twin).found  # type: ignore[union-attr]
+        else:
+            found = kind.standing(observed).was_here_before_us
+            if found:
+                kind.preserve(asked, observed, self.machine)
+        self.record.intend(origin, resource, position, found=found)
+        kind.apply(asked, plan, self.machine.mark(asked, found), self.machine)
+        self.record.apply(origin, resource, position, found=found, stamp=asked.stamp)
+        return plan
+
+    def _look(self, resource: Resource, origin: Origin, wanted: Sequence[Resource]) -> Finding:
+        entry = self.record.entry(origin, resource.id)
+        try:
+            late = self._late_values(resource, wanted)
+            asked = Wanted(resource, self.machine.stamp(resource, late), late)
+            observed = self._kind(resource).observe(asked, self.machine)
+            plan = self._kind(resource).plan(asked, observed, entry.held if entry else None)
+        except AgentError as error:
+            return Finding(resource, Verb.CHANGE, str(error))
+        return Finding(resource, plan.verb, plan.reason)
+
+    def _ask_needs(
+        self, resource: Resource, origin: Origin, wanted: Sequence[Resource], failed: Mapping[str, str]
+    ) -> None:
+        """A resource whose need failed, or has gone since, is not tried."""
+        own = {one.id for one in wanted}
+        for need in resource.needs:
+            if need in own:
+                if need in failed:
+                    raise Unavailable(f"it needs {need}, which failed")
+                continue
+            entry = self.record.entry(_other(origin), need)
+            if entry is None or entry.phase is not Phase.APPLIED:
+                raise Unavailable(f"it needs {need}, which is not on this machine now")
+            if need in self.record.failures(_other(origin)):
+                raise Unavailable(f"it needs {need}, which failed")
+
+    def _late_values(self, resource: Resource, wanted: Sequence[Resource]) -> dict[str, str]:
+        values: dict[str, str] = {}
+        by_id = {one.id: one for one in wanted}
+        for reference in sorted(late_references(resource.spec)):
+            group, _, name = reference.partition(".")
+            source = by_id[f"{_REFERRED[group]}:{name}"]
+            value = self._kind(source).value(source.spec, self.machine)
+            if value is None:
+                raise Unavailable(f"it uses {source.id}, which is not on this machine")
+            values[reference] = value
+        return values
+
+    def _remove_all(
+        self, entries: Sequence[Entry], failed: dict[str, str], *, data: bool, tell: Callable[[Step], None]
+    ) -> int:
+        removed = 0
+        for entry in reversed(entries):
+            try:
+                self._remove(entry, data=data, tell=tell)
+                removed += 1
+            except Exception as error:
+                id = entry.resource.id
+                failed[id] = _in_words(error, id)
+                self.record.fail(entry.origin, id, failed[id])
+                tell(Step(id, "failed", f"it could not be removed: {failed[id]}", 0.0))
+        return removed
+
+    def _remove(self, entry: Entry, *, data: bool, tell: Callable[[Step], None]) -> None:
+        start, resource = self.clock(), entry.resource
+        if self.record.entry(_other(entry.origin), resource.id):
+            self.record.forget(entry.origin, resource.id)
+            tell(
+                Step(resource.id, "kept", f"it is {_other(entry.origin).value} as well", self.clock() - start)
+            )
+            return
+        self.record.leave(entry.origin, resource.id)
+        removal = self._kind(resource).remove(resource, entry.held, self.machine, data=data)
+        self.record.forget(entry.origin, resource.id)
+        what = "left" if removal.left else "restored" if entry.found else "removed"
+        tell(Step(resource.id, what, removal.left, self.clock() - start))
+
+    def _kind(self, resource: Resource) -> Kind[Any, Any, Any]:
+        kind = self.kinds.get(resource.kind)
+        if kind is None:
+            raise Refused(f"{resource.id}: this agent knows no kind {split_id(resource.id)[0]}")
+        return kind
+
+
+def _other(origin: Origin) -> Origin:
+    return Origin.ASSIGNED if origin is Origin.CARRIED else Origin.CARRIED
+
+
+def _in_words(error: Exception, id: str) -> str:
+    """A failure is a value in the report; what nobody foresaw is one too, and is told apart in the log."""
+    if isinstance(error, AgentError):
+        return str(error)
+    log.error("an error of the agent's own at %s", id, exc_info=error)
+    return f"an error of the agent's own ({type(error).__name__}: {error}); the agent's log has the details"

@@ -1,0 +1,172 @@
+"""What the text of a field must look like: paths, owners, hosts, packages, ports, commands.
+
+What reaches another program (a package's name, a host's) can't be taken there for anything but a name.
+Secrets and fingerprints stay to be filled where `late` reads; a secret never in a command, which every user
+of the machine sees.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import posixpath
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from agent import template
+from agent.errors import Refused
+from agent.fields import REQUIRED, Fields, dns_label, quoted
+from agent.resources.model import LATE_KINDS
+from agent.resources.ports import EVERY_ADDRESS, Port, parse_port
+from agent.template import Template
+
+_MODE = re.compile(r"0?[0-7]{3,4}")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_OWNER = re.compile(rf"{_USER.pattern}(:{_USER.pattern})?")
+# Debian policy 5.6.1, but no last hyphen: apt-get would remove the package that is called so without it.
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{0,126}[a-z0-9+.]")
+_UNIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.@-]{0,200}\.(service|socket|timer|path|target)")
+_HOST = re.compile(
+    r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+)
+# Linux's limits in bytes: NAME_MAX, and PATH_MAX without its last zero.
+_LONGEST_NAME, _LONGEST_PATH = 255, 4095
+
+
+def finished(text: str, where: str) -> str:
+    """The text of a template in which nothing may be left to fill."""
+    return template.parse(text, where).text(where)
+
+
+def plain(fields: Fields, name: str, default: str | object = REQUIRED) -> str:
+    """A field in which nothing may be left to fill."""
+    return finished(fields.text(name, default), fields.path(name))
+
+
+def late(text: str, where: str) -> Template:
+    """A string that may still hold secrets and fingerprints, and nothing else."""
+    parsed = template.parse(text, where)
+    for name in sorted(parsed.references):
+        group, _, rest = name.partition(".")
+        if group not in LATE_KINDS or not rest or "." in rest:
+            raise template.unknown(name, where, {"state": "", "agent": ""})
+    return parsed
+
+
+def word(text: str, where: str) -> Template:
+    """As `late`, for what a process is given: C's strings end at a zero."""
+    if "\0" in text:
+        raise Refused(f"{where}: {quoted(text)} holds a zero character, which no argument or variable can")
+    return late(text, where)
+
+
+def command(fields: Fields) -> tuple[Template, ...]:
+    """`command`: the program and its arguments."""
+    words = tuple(word(text, fields.path("command")) for text in fields.texts("command"))
+    if not words or not words[0].parts:
+        raise fields.wrong("command", "is empty; it must hold the program and its arguments")
+    for name in sorted(frozenset().union(*(one.references for one in words))):
+        if name.startswith("secret."):
+            why = f"every user of the machine could read ${{{name}}} there; use the environment or a file"
+            raise fields.wrong("command", why)
+    return words
+
+
+def absolute_path(text: str, where: str) -> Path:
+    """An absolute, normal path (no `..`, no `//`, no last slash, not the root) that the kernel takes."""
+    if text.startswith("//") or text == "/" or not text.startswith("/") or posixpath.normpath(text) != text:
+        raise Refused(f"{where}: {quoted(text)} is no absolute, normal path; write it in full, without .. or a last /")
+    if not text.isprintable():
+        raise Refused(f"{where}: {quoted(text)} holds a character that can't be seen; no path of ours may")
+    encoded = text.encode("utf-8")
+    if len(encoded) > _LONGEST_PATH or max(map(len, encoded.split(b"/"))) > _LONGEST_NAME:
+        raise Refused(
+            f"{where}: {quoted(text)} is too long; a name in a path has {_LONGEST_NAME} bytes at most, "
+            f"a path {_LONGEST_PATH}"
+        )
+    return Path(text)
+
+
+def label(fields: Fields, name: str) -> str:
+    """A resource's name that is a DNS label."""
+    return dns_label(name, f"{fields.path('name')}:")
+
+
+def mode(fields: Fields, default: str) -> int:
+    """`mode`: permission bits in octal digits."""
+    text = plain(fields, "mode", default)
+    if not _MODE.fullmatch(text):
+        raise fields.wrong("mode", f'{quoted(text)} is no file mode; write it in octal, as in "0644"')
+    return int(text, 8)
+
+
+def owner(fields: Fields) -> str:
+    """`owner`: USER or USER:GROUP."""
+    text = plain(fields, "owner", "root")
+    if not _OWNER.fullmatch(text):
+        raise fields.wrong("owner", f"{quoted(text)} is no owner; write USER or USER:GROUP")
+    return text
+
+
+def user(fields: Fields) -> str:
+    """`user`: whom a service runs as, with the groups that the machine gives that user."""
+    text = plain(fields, "user", "root")
+    if not _USER.fullmatch(text):
+        raise fields.wrong("user", f"{quoted(text)} is no user's name; write it without a group")
+    return text
+
+
+def ports(fields: Fields) -> tuple[Port, ...]:
+    """`ports`: each written once; a bare number may be a number."""
+    where = fields.path("ports")
+
+    def read(value: object, place: str) -> Port:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return parse_port(str(value), place)
+        if not isinstance(value, str):
+            raise Refused(f"{place}: a port is written as a string, [ADDRESS:]PORT[/PROTOCOL]")
+        return parse_port(finished(value, place), place)
+
+    listed = fields.each("ports", (), read)
+    for at, port in enumerate(listed):
+        for other in listed[:at]:
+            if port.overlaps(other):
+                raise Refused(f"{where}: {port} and {other} are the same port twice")
+    return listed
+
+
+def connectable(text: str, where: str) -> Port:
+    """A TCP port that can be connected to; one of every address is reached at 127.0.0.1."""
+    port = parse_port(text, where)
+    if port.protocol != "tcp":
+        raise Refused(f"{where}: {quoted(text)} is no TCP port, and only to one of those can be connected")
+    return replace(port, address="127.0.0.1") if port.address == EVERY_ADDRESS else port
+
+
+def host(text: str, where: str) -> str:
+    """A host's name (`*.` may stand before it) or an IP address in its usual spelling."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError as error:
+        # What ends in a number is an address to whoever connects, so it must be one that exists.
+        if len(text) <= 253 and _HOST.fullmatch(text) and not text.rpartition(".")[2].isdigit():
+            return text
+        raise Refused(f"{where}: {quoted(text)} is neither a host name nor an IP address") from error
+    if "%" in text:
+        raise Refused(f"{where}: {quoted(text)} names an interface; leave out what follows the %")
+    return str(address)
+
+
+def package(fields: Fields, name: str) -> str:
+    """A distribution package's name."""
+    if not _PACKAGE.fullmatch(name):
+        why = f"{quoted(name)} is no package's name; write it without version or architecture"
+        raise fields.wrong("name", why)
+    return name
+
+
+def unit(text: str, where: str) -> str:
+    """A systemd unit's full name."""
+    if not _UNIT.fullmatch(text):
+        raise Refused(f"{where}: {quoted(text)} is no systemd unit's full name, as in x.service")
+    return text

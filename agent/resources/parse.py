@@ -1,0 +1,289 @@
+"""From one object of a list to one resource: templates filled, fields typed, nothing unknown left."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from agent import template
+from agent.errors import Refused
+from agent.fields import Fields, JsonValue, canonical, field_path, nearest, quoted
+from agent.resources import grammar
+from agent.resources.model import Context, Resource, secret_folder
+from agent.resources.specs import (
+    Certificate,
+    CommandReady,
+    Directory,
+    File,
+    FileReady,
+    FromBlob,
+    Inline,
+    LoginReady,
+    Package,
+    Readiness,
+    Ready,
+    Reserved,
+    Secret,
+    Service,
+    Spec,
+    TcpReady,
+)
+from agent.template import Template
+from agent.wire import broker_address
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# How a service's processes are told from all others.
+_OUR_VARIABLES = "AGENT_SERVICE"
+
+
+def parse_resource(item: object, where: str, context: Context) -> Resource:
+    """One resource from one JSON or TOML object; `where` is its place in the list.
+
+    Refused when it doesn't validate.
+    """
+    values = fill_item(Fields(item, where).values(), where, context.known)
+    _read_template_blob(values, where, context)
+    fields = Fields(values, where)
+    kind, name = fields.text("kind"), grammar.plain(fields, "name")
+    parse = _PARSERS.get(kind)
+    if parse is None:
+        raise fields.wrong("kind", f"there is no kind {quoted(kind)}{nearest(kind, _PARSERS)}")
+    needs = tuple(grammar.finished(need, f"{where}.needs") for need in fields.texts("needs", ()))
+    role = fields.text("role", "")
+    if role not in ("", "founder"):
+        raise fields.wrong("role", f"{quoted(role)} is no role; the only one is founder")
+    spec = parse(fields, name, context)
+    fields.finish()
+    source = {key: value for key, value in values.items() if key not in ("needs", "role")}
+    if isinstance(spec, File) and isinstance(spec.content, FromBlob):
+        source["sha256"] = spec.content.sha256
+    return Resource(kind, name, spec, needs, canonical(source), founder_only=role == "founder")
+
+
+def fill_item(item: Mapping[str, JsonValue], where: str, values: Mapping[str, str]) -> dict[str, JsonValue]:
+    """The same object with what `values` knows filled into its strings; the rest stays to be filled later.
+
+    A file's content takes part only if it says `template = true`, and a kind never does: it decides that.
+    """
+    verbatim = {"kind"}
+    if item.get("kind") == "file" and item.get("template") is not True:
+        verbatim.add("content")
+    return {
+        key: value if key in verbatim else _fill(value, field_path(where, key), values) for key, value in item.items()
+    }
+
+
+def late_references(spec: Spec) -> frozenset[str]:
+    """The secrets and fingerprints that this resource is filled with when applied: `secret.NAME` and so on."""
+    return frozenset().union(*(template.references for template in _templates(spec)))
+
+
+def _fill(value: JsonValue, where: str, values: Mapping[str, str]) -> JsonValue:
+    if isinstance(value, str):
+        filled = template.parse(value, where).fill(values)
+        for name in sorted(filled.references):
+            if name.startswith("param."):
+                raise template.unknown(name, where, values)
+        return filled.encode()
+    if isinstance(value, list):
+        return [_fill(item, f"{where}[{at}]", values) for at, item in enumerate(value)]
+    if isinstance(value, dict):
+        return {key: _fill(item, field_path(where, key), values) for key, item in value.items()}
+    return value
+
+
+def _read_template_blob(values: dict[str, JsonValue], where: str, context: Context) -> None:
+    """A blob that is a template becomes inline content, so that what is filled into it is seen and hashed."""
+    blob = values.get("blob")
+    if values.get("content") is not None:  # one of the two too many, as will be said
+        return
+    if values.get("kind") != "file" or values.get("template") is not True or not isinstance(blob, str):
+        return
+    if context.blobs.facts(blob) is None:
+        raise Refused(f"{where}.blob: there is no blob {quoted(blob)} beside this list")
+    try:
+        text = context.blobs.read(blob).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Refused(f"{where}.blob: {quoted(blob)} is not UTF-8 text, so it can be no template") from error
+    del values["blob"]
+    values["content"] = _fill(text, f"blob {blob}", context.known)
+
+
+def _directory(fields: Fields, name: str, context: Context) -> Spec:
+    return Directory(
+        path=grammar.absolute_path(name, fields.path("name")),
+        mode=grammar.mode(fields, "0755"),
+        owner=grammar.owner(fields),
+        data=fields.flag("data", False),
+    )
+
+
+def _file(fields: Fields, name: str, context: Context) -> Spec:
+    mode, owner, is_template = (
+        grammar.mode(fields, "0644"),
+        grammar.owner(fields),
+        fields.flag("template", False),
+    )
+    if ("content" in fields) == ("blob" in fields):
+        fields.finish()  # a misspelt one is the better thing to say
+        raise Refused(f"{fields.where}: a file has exactly one of content and blob")
+    content: Inline | FromBlob
+    if "content" in fields:
+        text = fields.text("content")
+        content = Inline(
+            grammar.late(text, fields.path("content")) if is_template else Template((text,) if text else ())
+        )
+    else:
+        content = _blob(fields, context)
+    return File(grammar.absolute_path(name, fields.path("name")), mode, owner, content)
+
+
+def _blob(fields: Fields, context: Context) -> FromBlob:
+    name, declared = grammar.plain(fields, "blob"), fields.text("sha256", "")
+    facts = context.blobs.facts(name)
+    if facts is None:
+        raise fields.wrong("blob", f"there is no blob {quoted(name)} beside this list")
+    if declared and facts.sha256 and facts.sha256 != declared:
+        raise fields.wrong("sha256", f"the blob {quoted(name)} has another digest, {facts.sha256}")
+    return FromBlob(name, facts.sha256 or declared, facts.size)
+
+
+def _secret(fields: Fields, name: str, context: Context) -> Spec:
+    owner = grammar.owner(fields)
+    return Secret(
+        path=secret_folder(context.state, owner) / grammar.label(fields, name),
+        owner=owner,
+        size=fields.integer("bytes", 32, least=16, most=1024),
+    )
+
+
+def _certificate(fields: Fields, name: str, context: Context) -> Spec:
+    owner = grammar.owner(fields)
+    folder = secret_folder(context.state, owner)
+    grammar.label(fields, name)
+    hosts = tuple(
+        grammar.host(grammar.finished(host, fields.path("hosts")), fields.path("hosts"))
+        for host in fields.texts("hosts", ("localhost", "127.0.0.1"))
+    )
+    if not hosts:
+        raise fields.wrong("hosts", "is empty; a certificate is for at least one host")
+    return Certificate(
+        certificate=folder / f"{name}.crt",
+        key=folder / f"{name}.key",
+        owner=owner,
+        hosts=hosts,
+        days=fields.integer("days", 3650, least=1, most=36500),
+    )
+
+
+def _package(fields: Fields, name: str, context: Context) -> Spec:
+    where = fields.path("masks")
+    masks = tuple(grammar.unit(grammar.finished(mask, where), where) for mask in fields.texts("masks", ()))
+    return Package(grammar.package(fields, name), masks)
+
+
+def _service(fields: Fields, name: str, context: Context) -> Spec:
+    grammar.label(fields, name)
+    environment = fields.text_table("environment")
+    for key in environment:
+        if not _VARIABLE.fullmatch(key):
+            raise fields.wrong("environment", f"{quoted(key)} is no variable's name")
+        if key.startswith(_OUR_VARIABLES):
+            why = f"{quoted(key)} is the agent's own, by which it finds the service again"
+            raise fields.wrong("environment", why)
+    stop_signal = grammar.plain(fields, "stop_signal", "SIGTERM")
+    if stop_signal not in signal.Signals.__members__:
+        raise fields.wrong("stop_signal", f"there is no signal {quoted(stop_signal)}; write it as in SIGTERM")
+    return Service(
+        name=name,
+        command=grammar.command(fields),
+        user=grammar.user(fields),
+        environment=tuple(
+            (key, grammar.word(value, f"{fields.path('environment')}.{key}"))
+            for key, value in sorted(environment.items())
+        ),
+        directory=_any_path(grammar.plain(fields, "directory", "/"), fields.path("directory")),
+        ports=grammar.ports(fields),
+        ready=_ready(fields.table("ready")),
+        watches=tuple(
+            grammar.absolute_path(grammar.finished(path, fields.path("watches")), fields.path("watches"))
+            for path in fields.texts("watches", ())
+        ),
+        stop_signal=stop_signal,
+        stop_timeout=fields.integer("stop_timeout", 30, least=1, most=3600),
+    )
+
+
+def _any_path(text: str, where: str) -> Path:
+    return Path("/") if text == "/" else grammar.absolute_path(text, where)
+
+
+def _ready(fields: Fields | None) -> Ready | None:
+    if fields is None:
+        return None
+    given = [name for name in ("tcp", "command", "file", "login") if name in fields]
+    timeout = fields.integer("timeout", 60, least=1, most=3600)
+    if len(given) != 1:
+        fields.finish()  # as above
+        raise Refused(f"{fields.where}: has exactly one of tcp, command, file and login")
+    when: Readiness
+    login = fields.table("login")
+    if "tcp" in given:
+        when = TcpReady(grammar.connectable(grammar.plain(fields, "tcp"), fields.path("tcp")))
+    elif "command" in given:
+        when = CommandReady(grammar.command(fields))
+    elif login is None:
+        when = FileReady(grammar.absolute_path(grammar.plain(fields, "file"), fields.path("file")))
+    else:
+        when = LoginReady(
+            address=broker_address(grammar.plain(login, "address"), login.path("address")),
+            account=_account(login),
+            password=grammar.late(login.text("password"), login.path("password")),
+            fingerprint=grammar.late(login.text("fingerprint"), login.path("fingerprint")),
+        )
+        login.finish()
+    fields.finish()
+    return Ready(when, timeout)
+
+
+def _account(login: Fields) -> str:
+    text = grammar.plain(login, "account")
+    if not text or not text.isprintable():
+        raise login.wrong("account", f"{quoted(text)} is no account's name")
+    return text
+
+
+def _reserved(fields: Fields, name: str, context: Context) -> Spec:
+    grammar.label(fields, name)
+    ports = grammar.ports(fields)
+    if not ports:
+        raise fields.wrong("ports", "is missing; a reservation without ports reserves nothing")
+    return Reserved(ports)
+
+
+_PARSERS: Mapping[str, Callable[[Fields, str, Context], Spec]] = {
+    "directory": _directory,
+    "file": _file,
+    "secret": _secret,
+    "certificate": _certificate,
+    "package": _package,
+    "service": _service,
+    "reserved": _reserved,
+}
+
+
+def _templates(spec: Spec) -> tuple[Template, ...]:
+    if isinstance(spec, File):
+        return (spec.content.template,) if isinstance(spec.content, Inline) else ()
+    if isinstance(spec, Service):
+        return (*spec.command, *(value for _, value in spec.environment), *_ready_templates(spec.ready))
+    return ()
+
+
+def _ready_templates(ready: Ready | None) -> tuple[Template, ...]:
+    when = ready.when if ready else None
+    if isinstance(when, CommandReady):
+        return when.command
+    return (when.password, when.fingerprint) if isinstance(when, LoginReady) else ()

@@ -1,0 +1,216 @@
+"""The built file, as it starts on machines that nobody prepared."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent import __version__
+from agent.bundle import open_bundle, verify
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NOBODY = 65534
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """An empty folder that every user may enter."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
+@pytest.fixture
+def file(place: Path, built_file: Path) -> Path:
+    """The built file, alone in that folder."""
+    return Path(shutil.copy(built_file, place / "agent"))
+
+
+def run(
+    command: list[str | Path], environment: dict[str, str], cwd: Path, user: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run with nothing in the environment but a PATH and what is given."""
+    return subprocess.run(
+        command,
+        env={"PATH": os.environ["PATH"], **environment},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        user=user,
+    )
+
+
+def assert_sentence(done: subprocess.CompletedProcess[str], part: str) -> None:
+    """One line on standard error that begins with the program's name and says `part`; exit code 1."""
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.startswith("agent: "), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert part in done.stderr
+
+
+def test_starts_and_says_what_it_is(file: Path, place: Path) -> None:
+    for _ in range(2):
+        done = run([file, "--version"], {"AGENT_STATE": str(place / "state")}, place)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert __version__ in done.stdout
+    assert (place / "state").stat().st_mode & 0o7777 == 0o711
+    assert (place / "state/runtime").stat().st_mode & 0o7777 == 0o700
+    assert sorted(path.name for path in place.iterdir()) == ["agent", "state"]
+
+
+def test_starts_by_whatever_path(file: Path, place: Path) -> None:
+    environment = {"AGENT_STATE": "state"}
+    (place / "sub").mkdir()
+    (place / "link").symlink_to("agent")
+    for command, cwd in (
+        (["./agent"], place),
+        (["../agent"], place / "sub"),
+        (["sub/../link"], place),
+        (["sh", "agent"], place),
+        ([sys.executable, "./agent"], place),
+        ([sys.executable, "-I", "-S", "../agent"], place / "sub"),
+    ):
+        done = run([*command, "--version"], environment, cwd)
+        assert (done.returncode, done.stderr) == (0, ""), command
+
+
+def test_state_option_says_where_it_unpacks(file: Path, place: Path) -> None:
+    run([file, "--version", f"--state={place}/there"], {"AGENT_STATE": str(place / "state")}, place)
+    assert sorted(path.name for path in place.iterdir()) == ["agent", "there"]
+
+
+def test_carries_a_whole_bundle_and_none_of_the_builders_folders(file: Path) -> None:
+    verify(open_bundle(file))
+    with zipfile.ZipFile(file) as archive:
+        for name in archive.namelist():
+            assert name in ("__main__.py", "build.json") or name.startswith(("site-packages/", "bundle/"))
+            assert not name.startswith(("site-packages/bin/", "site-packages/agent/bundles/"))
+            assert os.fsencode(ROOT) not in archive.read(name), name
+
+
+def test_two_builds_are_the_same_bytes(built_file: Path, place: Path) -> None:
+    other = place / "elsewhere/agent"
+    subprocess.run([ROOT / "build.sh", "-o", other], check=True, capture_output=True)
+    assert other.read_bytes() == built_file.read_bytes()
+
+
+def test_environment_and_working_folder_choose_no_code(file: Path, place: Path) -> None:
+    evil = place / "evil"
+    (evil / "agent").mkdir(parents=True)
+    for name in ("agent/__init__.py", "json.py", "zipfile.py", "sitecustomize.py"):
+        (evil / name).write_text("raise SystemExit('this ran')\n")
+    environment = {
+        "AGENT_STATE": str(place / "state"),
+        "PYTHONPATH": str(evil),
+        "PYTHONSTARTUP": str(evil / "json.py"),
+        "SHIV_INTERPRETER": "1",
+        "SHIV_ROOT": str(evil),
+    }
+    done = run([file, "--version"], environment, evil)
+    assert (done.returncode, done.stderr) == (0, "")
+    # Given to a Python by hand, one that has not been told to ignore its environment.
+    del environment["PYTHONPATH"]
+    done = run([sys.executable, "../agent", "--version"], environment, evil)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_file_cut_short_is_told(file: Path, place: Path) -> None:
+    content = file.read_bytes()
+    for length in (1000, len(content) // 2, len(content) - 22, len(content) - 1):
+        file.write_bytes(content[:length])
+        done = run([file, "--version"], {"AGENT_STATE": str(place / "state")}, place)
+        assert_sentence(done, "is incomplete: copy it here again")
+    assert not (place / "state").exists()
+
+
+def test_changed_byte_is_told(file: Path, place: Path) -> None:
+    with zipfile.ZipFile(file) as archive:
+        member = archive.getinfo("site-packages/agent/errors.py")
+    content = bytearray(file.read_bytes())
+    content[member.header_offset + 30 + len(member.filename) + 20] ^= 0xFF
+    file.write_bytes(content)
+    done = run([file, "--version"], {"AGENT_STATE": str(place / "state")}, place)
+    assert_sentence(done, f"{file} is damaged")
+
+
+def test_damaged_code_is_unpacked_again(file: Path, place: Path) -> None:
+    environment = {"AGENT_STATE": str(place / "state")}
+    run([file, "--version"], environment, place)
+    (library,) = place.glob("state/runtime/*/site-packages/nacl/_sodium*.so")
+    size = library.stat().st_size
+    os.truncate(library, 1000)
+    assert run([file, "--version"], environment, place).returncode == 0
+    assert library.stat().st_size == size
+
+
+def test_folder_that_others_can_write_is_refused(file: Path, place: Path) -> None:
+    environment = {"AGENT_STATE": str(place / "state")}
+    run([file, "--version"], environment, place)
+    (place / "state/runtime").chmod(0o777)
+    assert_sentence(run([file, "--version"], environment, place), "can be written by other users")
+
+
+def test_state_that_is_a_file_is_told(file: Path, place: Path) -> None:
+    (place / "state").touch()
+    for state in ("state", "state/below"):
+        done = run([file, "--version"], {"AGENT_STATE": str(place / state)}, place)
+        assert_sentence(done, str(place / "state"))
+
+
+def test_other_users_have_a_cache_of_their_own(file: Path, place: Path) -> None:
+    home = place / "home"
+    home.mkdir()
+    os.chown(home, NOBODY, NOBODY)
+    done = run([file, "--version", "--state", "/nowhere"], {"HOME": str(home)}, place, NOBODY)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (home / ".cache/mesh-agent").stat().st_mode & 0o7777 == 0o700
+
+
+def test_user_without_a_writable_home_is_told(file: Path, place: Path) -> None:
+    done = run([file, "--version"], {"HOME": str(place)}, place, NOBODY)
+    assert_sentence(done, "choose another place with XDG_CACHE_HOME")
+
+
+def test_many_first_starts_at_once(file: Path, place: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "AGENT_STATE": str(place / "state")}
+    started = [
+        subprocess.Popen(
+            [file, "--version"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for _ in range(20)
+    ]
+    said = {process.communicate()[0] for process in started}
+    assert len(said) == 1
+    assert {process.returncode for process in started} == {0}
+
+
+def test_no_python_is_told(file: Path, place: Path) -> None:
+    programs = place / "bin"
+    programs.mkdir()
+    for name in ("sh", "tail", "head"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+    assert_sentence(run([file, "--version"], {"PATH": str(programs)}, place), "no python3 is here")
+
+
+def old_pythons() -> list[Path]:
+    """Pythons too old for the agent that this machine happens to have."""
+    found = [shutil.which(f"python3.{minor}") for minor in (6, 7, 8, 9)]
+    kept = Path.home().glob(".pyenv/versions/3.[6-9].*/bin/python3")
+    paths = [Path(name) for name in found if name] + list(kept)
+    return [path for path in paths if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0]
+
+
+def test_old_pythons_say_so(file: Path, place: Path) -> None:
+    for python in old_pythons():
+        done = run([python, file, "--version"], {"AGENT_STATE": str(place / "state")}, place)
+        assert_sentence(done, "needs Python 3.10 or newer")
+    assert not (place / "state").exists()

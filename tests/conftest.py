@@ -1,0 +1,19 @@
+"""What tests of every kind stand on."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def ground() -> Iterator[Path]:
+    """A fresh directory of root's, 0755, that other users can reach and none of them can write above."""
+    path = Path(tempfile.mkdtemp(prefix="mesh-agent-test-", dir="/var/lib"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)

@@ -1,0 +1,62 @@
+"""What is shown of a node is a function of its record and the time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.control.registry import Node, Refusal
+from agent.control.views import LastRefusal, Presence, duration, node_detail, node_row
+
+NOW = 1_000_000.0
+NODE = Node("a", b"k" * 32, enrolled=NOW - 5000, last_seen=NOW - 30, wanted=4, reported=4, reported_at=NOW - 30)
+
+
+@pytest.mark.parametrize(
+    ("last_seen", "state"),
+    [
+        (None, "never spoken"),
+        (NOW, "here"),
+        (NOW + 5, "here"),
+        (NOW - 180, "here"),
+        (NOW - 181, "out of touch 3m"),
+        (NOW - 7300, "out of touch 2h"),
+    ],
+)
+def test_presence(last_seen, state):
+    assert node_row(replace(NODE, last_seen=last_seen), NOW, 180.0).state == state
+
+
+def test_patience_is_settable():
+    assert node_row(NODE, NOW, 29.0).presence is Presence.OUT_OF_TOUCH
+
+
+def test_a_row_counts():
+    node = replace(NODE, carried=(1, 2), failures={"file:/x": "no"}, reported=3)
+    row = node_row(node, NOW, 180.0)
+    assert (row.wanted, row.applied, row.carried, row.failures, row.refusal) == (4, 3, 2, 1, "")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reported", "shown"),
+    [
+        (Refusal("no", 4, NOW), 3, "no"),
+        (Refusal("no", 4, NOW), None, "no"),
+        (Refusal("a replay", 3, NOW), 4, ""),
+        (Refusal("the one before", 3, NOW), 2, ""),
+        (Refusal("not verified", None, NOW), 3, "not verified"),
+        (Refusal("not verified, and since then it reported", None, NOW - 60), 4, ""),
+    ],
+)
+def test_a_refusal_is_in_the_list_while_it_stands(refusal, reported, shown):
+    node = replace(NODE, refusal=refusal, reported=reported)
+    assert node_row(node, NOW, 180.0).refusal == shown
+    assert node_detail(node, NOW, 180.0).refusal == LastRefusal(refusal.why, refusal.serial, refusal.at)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0s"), (59, "59s"), (60, "1m"), (3599, "59m"), (3600, "1h"), (200_000, "2d")]
+)
+def test_durations_are_short(seconds, text):
+    assert duration(seconds) == text

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Refused
+from agent.host import commands, processes
+from agent.host.commands import CommandFailed, Finished, ProgramMissing
+
+
+def test_run_gives_code_and_both_outputs() -> None:
+    finished = commands.run(["sh", "-c", "cat; echo err >&2; exit 3"], stdin=b"in", check=False)
+    assert finished == Finished(("sh", "-c", "cat; echo err >&2; exit 3"), 3, b"in", b"err\n")
+
+
+def test_run_gives_a_clean_environment_and_what_is_added() -> None:
+    output = commands.run(["env"], environment={"LANG": "C", "MORE": "1"}, user="nobody").stdout
+    assert dict(line.split("=", 1) for line in output.decode().splitlines()) == {
+        "PATH": commands.PATH,
+        "LANG": "C",
+        "HOME": "/nonexistent",
+        "USER": "nobody",
+        "LOGNAME": "nobody",
+        "MORE": "1",
+    }
+
+
+def test_run_as_another_user_leaves_no_right_of_ours(ground: Path) -> None:
+    output = commands.run(["sh", "-c", "id -u; id -G; pwd; umask"], user="nobody", directory=ground).stdout
+    uid, groups, directory, umask = output.decode().split("\n")[:4]
+    assert int(uid) != 0
+    assert "0" not in groups.split()
+    assert directory == str(ground)
+    assert umask == "0022"
+
+
+def test_a_failure_can_be_pasted_and_says_the_last_thing_said() -> None:
+    with pytest.raises(CommandFailed) as caught:
+        commands.run(["sh", "-c", "echo first >&2; echo 'the \x1b[1mreason' >&2; echo; exit 5"])
+    text = str(caught.value)
+    assert text.startswith("`sh -c 'echo first >&2;")
+    assert text.endswith("` failed with exit status 5: the [1mreason")
+    assert caught.value.finished is not None
+    assert caught.value.finished.code == 5
+
+
+def test_a_failure_by_a_signal_names_it_and_falls_back_to_stdout() -> None:
+    with pytest.raises(CommandFailed, match="was ended by SIGTERM: out"):
+        commands.run(["sh", "-c", "echo out; kill -TERM $$"])
+
+
+def test_a_time_out_ends_the_whole_group() -> None:
+    mark = os.urandom(8).hex()
+    with pytest.raises(CommandFailed, match=r"took longer than 0.5 seconds and was ended"):
+        commands.run(["sh", "-c", "sleep 1000 & sleep 1000"], environment={"MARK": mark}, timeout=0.5)
+    processes.end(lambda: processes.with_environment("MARK", mark), timeout=5)
+    assert processes.with_environment("MARK", mark) == []
+
+
+def test_run_does_not_wait_for_a_daemon_left_behind() -> None:
+    mark = os.urandom(8).hex()
+    finished = commands.run(["sh", "-c", "sleep 1000 & echo done"], environment={"MARK": mark})
+    assert finished.stdout == b"done\n"
+    assert len(processes.with_environment("MARK", mark)) == 1
+    processes.end(lambda: processes.with_environment("MARK", mark))
+
+
+def test_a_missing_program_is_said() -> None:
+    with pytest.raises(
+        ProgramMissing, match=r"`no-such-program x` can't run: no-such-program is not on this"
+    ):
+        commands.run(["no-such-program", "x"])
+    with pytest.raises(CommandFailed, match=r"can't start: /no/such/program: no such file"):
+        commands.run(["/no/such/program"])
+    assert commands.find("no-such-program") is None
+    assert commands.find("sh") in {"/usr/bin/sh", "/bin/sh"}
+
+
+def test_a_missing_directory_and_user_are_said() -> None:
+    with pytest.raises(CommandFailed, match="can't start: /no/such: no such file or directory"):
+        commands.run(["true"], directory=Path("/no/such"))
+    with pytest.raises(Refused, match="no user 'no-such-user'"):
+        commands.run(["true"], user="no-such-user")

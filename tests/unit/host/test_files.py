@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Refused, Unavailable
+from agent.host import entries, files
+from agent.host.files import Absent, Directory, File, Other
+
+NOBODY = pwd.getpwnam("nobody")
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_write_makes_content_mode_and_owner(ground: Path) -> None:
+    path = ground / "a"
+    files.write(path, b"hello", mode=0o4750, uid=NOBODY.pw_uid, gid=NOBODY.pw_gid)
+    assert files.facts(path) == File(
+        0o4750, NOBODY.pw_uid, NOBODY.pw_gid, 5, hashlib.sha256(b"hello").hexdigest()
+    )
+    assert names(ground) == {"a"}
+
+
+def test_write_replaces_the_file_and_not_what_is_linked_to_it(ground: Path) -> None:
+    path, other = ground / "a", ground / "b"
+    path.write_bytes(b"old")
+    os.link(path, other)
+    files.write(path, iter([b"n", b"ew"]), mode=0o600, uid=0, gid=0)
+    assert files.read(path) == b"new"
+    assert other.read_bytes() == b"old"
+
+
+def test_write_that_fails_keeps_the_old_file_and_leaves_nothing(ground: Path) -> None:
+    path = ground / "a"
+    path.write_bytes(b"old")
+
+    def broken() -> Iterator[bytes]:
+        yield b"new"
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(Unavailable, match=rf"Writing {path} failed: the disk is full"):
+        files.write(path, broken(), mode=0o644, uid=0, gid=0)
+    assert path.read_bytes() == b"old"
+    assert names(ground) == {"a"}
+
+
+def test_a_device_is_never_replaced() -> None:
+    with pytest.raises(Refused, match="is a device, not a file"):
+        files.write(Path("/dev/full"), b"x", mode=0o644, uid=0, gid=0)
+
+
+def test_write_cleans_what_a_killed_write_left(ground: Path) -> None:
+    left_over = ground / ".mesh-agent.0123456789abcdef.tmp"
+    left_over.write_bytes(b"half")
+    files.write(ground / "a", b"x", mode=0o644, uid=0, gid=0)
+    assert names(ground) == {"a"}
+
+
+def test_write_leaves_a_write_that_is_under_way(ground: Path) -> None:
+    def nested() -> Iterator[bytes]:
+        yield b"outer"
+        files.write(ground / "inner", b"inner", mode=0o644, uid=0, gid=0)
+
+    files.write(ground / "outer", nested(), mode=0o644, uid=0, gid=0)
+    assert files.read(ground / "outer") == b"outer"
+    assert names(ground) == {"inner", "outer"}
+
+
+def test_write_needs_the_parent(ground: Path) -> None:
+    with pytest.raises(Unavailable, match=rf"failed: {ground}/no is not there"):
+        files.write(ground / "no" / "a", b"x", mode=0o644, uid=0, gid=0)
+
+
+@pytest.mark.parametrize("path", ["relative", "/", "/var/../etc/a"])
+def test_a_path_must_be_absolute_and_normal(path: str) -> None:
+    with pytest.raises(Refused, match="is not an absolute path"):
+        files.facts(Path(path))
+
+
+def test_a_link_on_the_way_is_refused_with_its_target(ground: Path) -> None:
+    (ground / "real").mkdir()
+    (ground / "link").symlink_to("real")
+    with pytest.raises(Refused, match=rf"{ground}/link is a symbolic link \(to real\)"):
+        files.write(ground / "link" / "a", b"x", mode=0o644, uid=0, gid=0)
+    assert names(ground / "real") == set()
+
+
+def test_a_file_on_the_way_is_refused(ground: Path) -> None:
+    (ground / "file").write_bytes(b"")
+    with pytest.raises(Refused, match=rf"{ground}/file is not a directory"):
+        files.facts(ground / "file" / "a")
+
+
+@pytest.mark.parametrize("there", ["link", "directory", "pipe"])
+def test_what_is_no_file_is_neither_replaced_nor_removed(ground: Path, there: str) -> None:
+    path = ground / "a"
+    if there == "link":
+        path.symlink_to("elsewhere")
+    elif there == "directory":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    with pytest.raises(Refused, match="not a file"):
+        files.write(path, b"x", mode=0o644, uid=0, gid=0)
+    with pytest.raises(Refused, match="not a file"):
+        files.remove(path)
+    with pytest.raises(Refused, match="not a file"):
+        files.read(path)
+    assert names(ground) == {"a"}
+
+
+def test_a_parent_of_another_user_is_refused_unless_that_user_is_the_owner(ground: Path) -> None:
+    home = ground / "home"
+    home.mkdir()
+    os.chown(home, NOBODY.pw_uid, NOBODY.pw_gid)
+    with pytest.raises(Refused, match=rf"{home} belongs to user {NOBODY.pw_uid}"):
+        files.write(home / "a", b"x", mode=0o644, uid=0, gid=0)
+    files.write(home / "a", b"x", mode=0o644, uid=NOBODY.pw_uid, gid=0)
+    assert files.read(home / "a", uid=NOBODY.pw_uid) == b"x"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_a_parent_that_others_can_write_is_refused(ground: Path, mode: int) -> None:
+    shared = ground / "shared"
+    shared.mkdir()
+    os.chown(shared, 0, NOBODY.pw_gid)
+    shared.chmod(mode)
+    with pytest.raises(Refused, match=rf"{shared} can be written by other users.*chmod go-w {shared}"):
+        files.write(shared / "a", b"x", mode=0o644, uid=0, gid=0)
+    with pytest.raises(Refused, match="can be written by other users"):
+        files.write(shared / "a", b"x", mode=0o644, uid=NOBODY.pw_uid, gid=0)
+
+
+def test_a_sticky_directory_is_passed_through_to_a_trusted_one(ground: Path) -> None:
+    shared = ground / "shared"
+    (shared / "ours").mkdir(parents=True)
+    (shared / "theirs").mkdir()
+    os.chown(shared / "theirs", NOBODY.pw_uid, 0)
+    shared.chmod(0o1777)
+    files.write(shared / "ours" / "a", b"x", mode=0o644, uid=0, gid=0)
+    with pytest.raises(Refused, match="belongs to user"):
+        files.write(shared / "theirs" / "a", b"x", mode=0o644, uid=0, gid=0)
+    shared.chmod(0o777)
+    with pytest.raises(Refused, match="can be written by other users"):
+        files.write(shared / "ours" / "a", b"x", mode=0o644, uid=0, gid=0)
+
+
+def test_facts_tell_what_is_there(ground: Path) -> None:
+    (ground / "directory").mkdir(mode=0o750)
+    (ground / "link").symlink_to("directory")
+    os.mkfifo(ground / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(ground / "socket"))
+        assert files.facts(ground / "socket") == Other("a socket")
+    assert files.facts(ground / "directory") == Directory(0o750, 0, 0)
+    assert files.facts(ground / "link") == Other("a symbolic link")
+    assert files.facts(ground / "pipe") == Other("a named pipe")
+    assert files.facts(Path("/dev/null")) == Other("a device")
+    assert files.facts(ground / "nothing") == Absent()
+    assert files.facts(ground / "no" / "way") == Absent()
+
+
+def test_a_big_file_is_read_and_copied_in_pieces(ground: Path) -> None:
+    content = os.urandom(2_500_000)
+    files.write(ground / "a", content, mode=0o644, uid=0, gid=0)
+    assert len(list(files.chunks(ground / "a"))) == 3
+    files.write(ground / "b", files.chunks(ground / "a"), mode=0o644, uid=0, gid=0)
+    assert files.facts(ground / "b") == files.facts(ground / "a")
+    assert files.read(ground / "b") == content
+
+
+def test_what_is_absent_reads_as_none_but_has_no_chunks(ground: Path) -> None:
+    assert files.read(ground / "a") is None
+    with pytest.raises(Unavailable, match="a is not there"):
+        list(files.chunks(ground / "a"))
+
+
+def test_remove_says_whether_there_was_a_file(ground: Path) -> None:
+    files.write(ground / "a", b"x", mode=0o644, uid=0, gid=0)
+    (ground / ".mesh-agent.left.tmp").write_bytes(b"half")
+    assert files.remove(ground / "a")
+    assert not files.remove(ground / "a")
+    assert not files.remove(ground / "no" / "a")
+    assert names(ground) == set()
+
+
+def test_marks_come_and_go_with_the_file(ground: Path) -> None:
+    path = ground / "a"
+    files.write(path, b"x", mode=0o644, uid=0, gid=0, mark=b"ours")
+    assert entries.read_mark(path) == b"ours"
+    assert entries.mark(path, b"changed")
+    assert entries.read_mark(path) == b"changed"
+    files.write(path, b"y", mode=0o644, uid=0, gid=0)
+    assert entries.read_mark(path) is None
+
+
+def test_a_mark_is_none_where_there_can_be_none(ground: Path) -> None:
+    assert entries.read_mark(ground / "nothing") is None
+    assert entries.read_mark(Path("/proc/version")) is None
+    assert not entries.mark(Path("/proc/version"), b"ours")
+    (ground / "link").symlink_to("/etc/passwd")
+    with pytest.raises(Refused, match="a symbolic link"):
+        entries.mark(ground / "link", b"ours")

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.host import commands, detached, locks, processes
+from agent.host.locks import Held
+from agent.host.processes import Process
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def test_a_lock_is_held_for_the_block_and_says_by_whom(ground: Path) -> None:
+    path = ground / "lock"
+    assert locks.holder(path) is None
+    with locks.hold(path):
+        assert locks.holder(path) == processes.current()
+        with (
+            pytest.raises(Held, match=rf"{path} is held by process {os.getpid()} \(.*pytest") as caught,
+            locks.hold(path),
+        ):
+            pass
+        assert caught.value.holder == processes.current()
+        assert locks.holder(path) == processes.current()
+    assert locks.holder(path) is None
+    with locks.hold(path):
+        pass
+
+
+def test_a_block_that_fails_lets_go(ground: Path) -> None:
+    path = ground / "lock"
+    with pytest.raises(RuntimeError), locks.hold(path):
+        raise RuntimeError
+    assert locks.holder(path) is None
+    with locks.hold(path):
+        pass
+
+
+def test_the_lock_of_a_killed_process_is_free(ground: Path) -> None:
+    path = ground / "lock"
+    program = f"""
+import os, signal
+from pathlib import Path
+from agent.host import locks
+with locks.hold(Path({str(path)!r})):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert commands.run([sys.executable, "-c", program], directory=REPOSITORY, check=False).code == -9
+    assert path.read_text() != ""
+    assert locks.holder(path) is None
+    with locks.hold(path):
+        pass
+
+
+def test_what_we_start_does_not_inherit_the_lock(ground: Path) -> None:
+    path = ground / "lock"
+    started: list[Process] = []
+    try:
+        with locks.hold(path):
+            detached.spawn(
+                ["sleep", "1000"],
+                environment={},
+                user="root",
+                directory=Path("/"),
+                log=ground / "log",
+                record=started.append,
+            )
+        with locks.hold(path):
+            pass
+    finally:
+        processes.end(lambda: [process for process in started if processes.is_alive(process)])

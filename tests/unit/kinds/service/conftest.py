@@ -1,0 +1,31 @@
+"""A ground for services of real processes, and the proof that none of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from agent.host import cgroups
+from agent.kinds.service import Service
+from tests.unit.kinds.service.workshop import Workshop, living, until
+
+
+@pytest.fixture
+def workshop(ground: Path) -> Iterator[Workshop]:
+    state = ground / "the state"
+    state.mkdir(mode=0o711)
+    made = Workshop(ground, state, Service())
+    yield made
+    for pid in living(ground):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not living(ground))
+    group = cgroups.find(made.identity.group)
+    if group is not None:
+        until(lambda: not cgroups.members(group))
+        cgroups.remove(group)
