@@ -43,6 +43,4 @@ def read_build(file: Path | None) -> Build:
         record = json.loads(archive.get_data(BUILD_MEMBER))
         return Build(version=str(record["version"]), commit=str(record["commit"]), id=str(record["id"]))
     except (ImportError, OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise Refused(
-            f"{file} is no agent file or is damaged ({error}): copy it here again, whole."
-        ) from error
+        raise Refused(f"{file} is no agent file or is damaged ({error}): copy it here again, whole.") from error

@@ -83,9 +83,7 @@ class Bundle:
         """
         blob = self.blobs.get(name)
         if blob is None:
-            raise Refused(
-                f"The bundle {self.name} carries no blob {name!r}: put the file into its folder blobs/."
-            )
+            raise Refused(f"The bundle {self.name} carries no blob {name!r}: put the file into its folder blobs/.")
         digest, size = hashlib.sha256(), 0
         with _open_member(self.place, BLOBS + name) as stream:
             while chunk := stream.read(CHUNK):
@@ -138,9 +136,7 @@ def pack(agent_file: Path, folder: Path, output: Path) -> Bundle:
                     if not member.filename.startswith(MEMBERS):
                         with source.open(member) as stream:
                             chunks = iter(lambda: stream.read(CHUNK), b"")
-                            add_member(
-                                archive, member.filename, chunks, member.file_size, member.compress_type
-                            )
+                            add_member(archive, member.filename, chunks, member.file_size, member.compress_type)
                 _add_bundle(archive, bundle)
             target.flush()
             os.fsync(target.fileno())
@@ -180,9 +176,7 @@ def _open_folder(folder: Path) -> Bundle:
     blobs = {}
     for path in sorted((folder / BLOBS).iterdir()) if (folder / BLOBS).is_dir() else []:
         if not BLOB_NAME.fullmatch(path.name):
-            raise Refused(
-                f"{path} can't be a blob: its name is to be letters, digits and `._+-`, no sign first."
-            )
+            raise Refused(f"{path} can't be a blob: its name is to be letters, digits and `._+-`, no sign first.")
         if not path.is_file():
             raise Refused(f"{path} can't be a blob: blobs are plain files, without folders between.")
         digest, size = hashlib.sha256(), 0
@@ -202,9 +196,7 @@ def _open_archive(path: Path, archive: zipfile.ZipFile) -> Bundle:
     if not sizes:
         raise Refused(f"{path} carries no bundle: build it again, with `--bundle`.")
     if sizes.pop(MANIFEST, None) is None or DOCUMENT not in sizes:
-        raise Refused(
-            f"The bundle in {path} has no manifest or no {DOCUMENT}: copy the file here again, whole."
-        )
+        raise Refused(f"The bundle in {path} has no manifest or no {DOCUMENT}: copy the file here again, whole.")
     encoded = archive.read(MEMBERS + MANIFEST)
     files = _decode_manifest(path, encoded)
     for name in sorted(sizes.keys() ^ files.keys()):
@@ -253,8 +245,7 @@ def _encode_manifest(raw: bytes, blobs: Mapping[str, Blob]) -> bytes:
 def _decode_manifest(path: Path, encoded: bytes) -> dict[str, Blob]:
     try:
         files = {
-            name: Blob(name, int(entry["size"]), str(entry["sha256"]))
-            for name, entry in json.loads(encoded).items()
+            name: Blob(name, int(entry["size"]), str(entry["sha256"])) for name, entry in json.loads(encoded).items()
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Refused(

@@ -108,9 +108,7 @@ def open_database(
     elif not path.exists():
         raise Refused(f"{path} is not there; nothing has been set up here yet.")
     with _in_words(path):
-        connection = sqlite3.connect(
-            path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     database = Database(connection, path)
     connection.row_factory = sqlite3.Row
     try:
@@ -203,9 +201,7 @@ def _words(path: Path, reason: str) -> AgentError | None:
         return Unavailable(f"{path} is in use by another process; try again in a moment.")
     if reason == "database or disk is full":
         return Unavailable(f"{path} can't be written: the disk is full; make room and try again.")
-    if reason.startswith(
-        ("disk I/O error", "unable to open database", "attempt to write a readonly database")
-    ):
+    if reason.startswith(("disk I/O error", "unable to open database", "attempt to write a readonly database")):
         return Unavailable(f"{path} can't be used: {reason}; see that its folder can be written.")
     if reason in {"database disk image is malformed", "file is not a database"}:
         return Fatal(f"{path} is damaged ({reason}); put a backup in its place, or move it away.")

@@ -15,8 +15,8 @@ from enum import Enum
 from typing import Any, Protocol
 
 from agent.errors import AgentError, Refused, Unavailable
-from agent.kinds.kind import Held, Kind, Machine, Plan, Verb, Wanted
-from agent.resources import Origin, Resource, conflict, late_references, split_id
+from agent.kinds.kind import Held, Kind, Machine, Plan, Standing, Verb, Wanted
+from agent.resources import Origin, Resource, claims, conflict, late_references, split_id
 
 log = logging.getLogger(__name__)
 
@@ -164,13 +164,15 @@ class Reconciler:
                         self._remove(entry, data=False, tell=tell)
                         dropped.remove(entry)
                         changes += 1
+                leaving = self.record.entry(origin, resource.id)
+                if leaving and leaving.phase is Phase.LEAVING:
+                    # Half let go is finished first: what was found is back then, and is found again.
+                    self._remove(leaving, data=False, tell=tell)
                 plan = self._make(resource, origin, index, wanted)
             except Exception as error:
                 failed[resource.id] = _in_words(error, resource.id)
                 self.record.fail(origin, resource.id, failed[resource.id])
-                tell(
-                    Step(resource.id, "failed", failed[resource.id], self.clock() - start, index, len(wanted))
-                )
+                tell(Step(resource.id, "failed", failed[resource.id], self.clock() - start, index, len(wanted)))
                 continue
             changes += plan.verb is not Verb.KEEP
             tell(Step(resource.id, plan.verb.value, plan.reason, self.clock() - start, index, len(wanted)))
@@ -189,9 +191,7 @@ class Reconciler:
         """How each resource of a list stands now; nothing is touched or written down."""
         return [self._look(resource, origin, wanted) for resource in wanted]
 
-    def _make(
-        self, resource: Resource, origin: Origin, position: int, wanted: Sequence[Resource]
-    ) -> Plan[Any]:
+    def _make(self, resource: Resource, origin: Origin, position: int, wanted: Sequence[Resource]) -> Plan[Any]:
         kind, entry = self._kind(resource), self.record.entry(origin, resource.id)
         late = self._late_values(resource, wanted)
         asked = Wanted(resource, self.machine.stamp(resource, late), late)
@@ -205,13 +205,14 @@ class Reconciler:
             return plan
         if plan.verb is not Verb.KEEP:
             kind.check(resource.spec, self.machine, wanted[: position - 1])
-        twin = self.record.entry(_other(origin), resource.id)
-        if entry or twin:
-            found = (entry or twin).found  # type: ignore[union-attr]
-        else:
-            found = kind.standing(observed).was_here_before_us
-            if found:
-                kind.preserve(asked, observed, self.machine)
+        known = entry or self.record.entry(_other(origin), resource.id)
+        standing = kind.standing(observed)
+        # One that was intended but never made may be somebody else's by now.
+        overtaken = known is not None and not known.stamp and standing is Standing.FOREIGN and bool(plan.actions)
+        found = known.found if known else standing.was_here_before_us
+        if (found and known is None) or (overtaken and not found):
+            kind.preserve(asked, observed, self.machine)
+            found = True
         self.record.intend(origin, resource, position, found=found)
         kind.apply(asked, plan, self.machine.mark(asked, found), self.machine)
         self.record.apply(origin, resource, position, found=found, stamp=asked.stamp)
@@ -262,6 +263,7 @@ class Reconciler:
         removed = 0
         for entry in reversed(entries):
             try:
+                self._ask_content(entry, failed)
                 self._remove(entry, data=data, tell=tell)
                 removed += 1
             except Exception as error:
@@ -271,13 +273,19 @@ class Reconciler:
                 tell(Step(id, "failed", f"it could not be removed: {failed[id]}", 0.0))
         return removed
 
+    def _ask_content(self, entry: Entry, failed: Mapping[str, str]) -> None:
+        """A directory stays ours while it holds something of ours that could not be removed."""
+        folders = claims(entry.resource).folders
+        for other in (one for origin in Origin for one in self.record.entries(origin) if failed):
+            inside = any(folder in path.parents for path in claims(other.resource).paths for folder in folders)
+            if inside and other.resource.id in failed:
+                raise Unavailable(f"it holds {other.resource.id}, which could not be removed")
+
     def _remove(self, entry: Entry, *, data: bool, tell: Callable[[Step], None]) -> None:
         start, resource = self.clock(), entry.resource
         if self.record.entry(_other(entry.origin), resource.id):
             self.record.forget(entry.origin, resource.id)
-            tell(
-                Step(resource.id, "kept", f"it is {_other(entry.origin).value} as well", self.clock() - start)
-            )
+            tell(Step(resource.id, "kept", f"it is {_other(entry.origin).value} as well", self.clock() - start))
             return
         self.record.leave(entry.origin, resource.id)
         removal = self._kind(resource).remove(resource, entry.held, self.machine, data=data)

@@ -40,9 +40,7 @@ def check_modules(names: "tuple[str, ...]", executable: str) -> None:
     """Raise Unfit when this Python lacks a part of its standard library, as Debian's python3-minimal does."""
     from importlib.machinery import PathFinder
 
-    missing = [
-        name for name in names if name not in sys.builtin_module_names and not PathFinder.find_spec(name)
-    ]
+    missing = [name for name in names if name not in sys.builtin_module_names and not PathFinder.find_spec(name)]
     if missing:
         raise Unfit(
             "{} lacks a part of Python's standard library ({}): install the whole of it, on Debian and "
@@ -79,8 +77,7 @@ def cache_folder(environment: "dict[str, str]") -> str:
                 home = pwd.getpwuid(os.geteuid()).pw_dir
             except KeyError:
                 raise Unfit(
-                    "there is no home folder to unpack this file's code into: set XDG_CACHE_HOME to a folder "
-                    "of yours."
+                    "there is no home folder to unpack this file's code into: set XDG_CACHE_HOME to a folder of yours."
                 ) from None
         cache = os.path.join(home, ".cache")
     return os.path.join(cache, "mesh-agent")
@@ -107,9 +104,7 @@ def own_folder(path: str, mode: int) -> None:
     if status.st_mode & 0o022:
         raise Unfit(
             "{0} can be written by other users (mode {1:04o}), who could change the code that runs from it: "
-            "look through it and `chmod go-w {0}`, or choose another place.".format(
-                path, status.st_mode & 0o7777
-            )
+            "look through it and `chmod go-w {0}`, or choose another place.".format(path, status.st_mode & 0o7777)
         )
 
 
@@ -196,9 +191,7 @@ def unpack(file: str, folder: str) -> None:
         for name in files:
             stream.write("{} {}\n".format(os.stat(os.path.join(part, name)).st_size, name))
         stream.write("end {}\n".format(len(files)))
-    for path in (
-        [os.path.join(part, name) for name in files] + [os.path.join(part, COMPLETE)] + sorted(folders)
-    ):
+    for path in [os.path.join(part, name) for name in files] + [os.path.join(part, COMPLETE)] + sorted(folders):
         flush(path)
     if os.path.lexists(folder):
         # A rename does not replace a folder that holds something. The damaged one goes first, under a name
@@ -235,9 +228,7 @@ def settle(file: str, build: str, runtime: str) -> str:
             return folder
     import fcntl
 
-    lock = os.open(
-        os.path.join(runtime, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-    )
+    lock = os.open(os.path.join(runtime, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_complete(folder):

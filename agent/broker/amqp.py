@@ -23,6 +23,7 @@ from dataclasses import replace
 import pika
 import pika.exceptions as raised
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.adapters.select_connection import SelectConnection
 from pika.frame import Method
 from pika.spec import Basic, BasicProperties
 
@@ -109,7 +110,9 @@ class AmqpSession:
         self._unacknowledged: dict[int, tuple[BlockingChannel, int]] = {}  # our tag: channel, the channel's tag
         self._last_tag = 0
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        connection.add_on_connection_blocked_callback(self._note_alarm)
+        # pika's own wrapper would tell it too late, only between two events.
+        connection._impl.add_on_connection_blocked_callback(self._note_alarm)
+        connection._impl.add_on_connection_unblocked_callback(self._note_relief)
 
     def publish(self, message: Message, *, exchange: str = EXCHANGE, mandatory: bool = True) -> None:
         if self._publisher is None or self._publisher.is_closed:
@@ -189,6 +192,13 @@ class AmqpSession:
             channel.close()
         return replies[0]
 
+    def count(self, queue: str) -> int:
+        with self._bounded(queue):
+            channel = self._connection.channel()
+            found = channel.queue_declare(queue, passive=True)
+            channel.close()
+        return int(found.method.message_count)
+
     def close(self) -> None:
         was_over, self._end = self._end, self._end or Lost(f"the session with {self._peer} was closed")
         with suppress(Exception):
@@ -248,11 +258,7 @@ class AmqpSession:
         except raised.ChannelClosedByBroker as error:
             raise self._channel_closed(error, queue_name) from error
         except raised.ConnectionBlockedTimeout as error:
-            self._end = Blocked(
-                f"{self._peer} takes no messages ({self._alarm or 'it raised an alarm'}); "
-                "free memory or disk space on its machine"
-            )
-            raise self._end from error
+            raise self._blocked() from error
         except Exception as error:
             raise self._over(_lost(error)) from error
         finally:
@@ -275,10 +281,19 @@ class AmqpSession:
         return Lost(str(self._end))
 
     def _expire(self) -> None:
-        raise self._over(f"has not answered for {self._patience:g} s")
+        raise self._blocked() if self._alarm else self._over(f"has not answered for {self._patience:g} s")
 
-    def _note_alarm(self, _connection: BlockingConnection, frame: Method) -> None:
+    def _blocked(self) -> Blocked:
+        self._end = Blocked(
+            f"{self._peer} takes no messages ({self._alarm or 'it raised an alarm'}); free memory or disk space there"
+        )
+        return self._end
+
+    def _note_alarm(self, _connection: SelectConnection, frame: Method) -> None:
         self._alarm = str(frame.method.reason)
+
+    def _note_relief(self, _connection: SelectConnection, _frame: Method) -> None:
+        self._alarm = ""
 
 
 def _nothing() -> None:
@@ -307,7 +322,7 @@ def _message(routing_key: object, properties: BasicProperties, body: bytes) -> M
         body=body,
         routing_key=_text(routing_key) or "",
         headers={
-            name: value
+            name: value if isinstance(value, str) else int(value)  # pika has an int of its own for some
             for name, value in headers.items()
             if isinstance(name, str) and isinstance(value, str | int) and not isinstance(value, bool)
         },

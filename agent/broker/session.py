@@ -57,6 +57,9 @@ class Session(Protocol):
         `reply_to` and `correlation_id` are filled in. Raises what `publish` does, and Unanswered.
         """
 
+    def count(self, queue: str) -> int:
+        """How many messages wait in a queue, those handed over and unacknowledged left out. NoSuchQueue, Lost."""
+
     def close(self) -> None:
         """End the session, politely if the broker answers at once. Never raises."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -168,7 +169,8 @@ def _read_document(file: str) -> Document:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise Refused(f"the list {file} cannot be read: {error.strerror}") from error
-    if data.lstrip()[:1] in (b"{", b"["):
+    # TOML begins with neither; its [table] and [[resource]] have a name inside.
+    if re.match(rb"\s*(\{|\[\s*[\]{])", data):
         value: object = parse_json(data)
         fields = Fields({"resource": value} if isinstance(value, list) else value)
     else:

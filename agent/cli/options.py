@@ -17,8 +17,8 @@ def state_option(parser: argparse.ArgumentParser) -> None:
     """Add `--state`."""
     parser.add_argument(
         "--state",
-        type=Path,
-        default=Path(os.environ.get("AGENT_STATE") or "/var/lib/mesh-agent"),
+        type=_folder,
+        default=_folder(os.environ.get("AGENT_STATE") or "/var/lib/mesh-agent"),
         metavar="DIR",
         help="the agent's folder (AGENT_STATE, or /var/lib/mesh-agent)",
     )
@@ -29,6 +29,10 @@ def output_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", metavar="FORMAT", help="text or json"
     )
+
+
+def _folder(text: str) -> Path:
+    return Path(text).resolve()
 
 
 def setting(text: str) -> tuple[str, str]:

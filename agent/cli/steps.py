@@ -8,7 +8,8 @@ from agent.reconcile import Step
 def print_step(step: Step) -> None:
     """Position, id, what was done, seconds, and why."""
     place = f"{step.index:>3}/{step.total:<3} " if step.total else ""
-    detail = f"  {step.detail}" if step.detail else ""
+    # That a thing was made because it wasn't there goes without saying.
+    detail = f"  {step.detail}" if step.detail and step.what != "created" else ""
     print(f"{place}{step.id}  {step.what}  {step.seconds:.1f} s{detail}", flush=True)
 
 

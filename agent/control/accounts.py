@@ -104,9 +104,6 @@ class Accounts(Protocol):
     def purge_queue(self, queue: str) -> None:
         """Drop what waits in a queue."""
 
-    def count_messages(self, queue: str) -> int:
-        """How many messages a queue holds; 0 when there is no such queue."""
-
 
 class BrokerAccounts:
     """`Accounts`, by HTTP."""
@@ -163,11 +160,6 @@ class BrokerAccounts:
 
     def purge_queue(self, queue: str) -> None:
         self._call("DELETE", f"queues/{_VHOST}/{_path(queue)}/contents", absent_is_fine=True)
-
-    def count_messages(self, queue: str) -> int:
-        found = self._call("GET", f"queues/{_VHOST}/{_path(queue)}", absent_is_fine=True)
-        count = found.get("messages") if isinstance(found, dict) else None
-        return count if isinstance(count, int) else 0
 
     def _put_account(
         self, account: str, password: str, limits: Mapping[str, int], *, publish: tuple[str, ...], read: str

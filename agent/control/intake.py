@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import base64
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent import wire
-from agent.broker import Delivery, Denied, Message, NoSuchQueue, Session, Unroutable
+from agent.broker import Delivery, Denied, Lost, Message, NoSuchQueue, Session, Unroutable
 from agent.control import bounds
 from agent.control.accounts import Accounts
 from agent.control.declaring import sign_anew
@@ -35,6 +36,7 @@ _PASSWORD_BYTES = 32
 _MOST_HEADERS, _LONGEST_HEADER = 50, 1_000
 _LONGEST_NAME = 60  # of at most four bytes each: a header's name has room for 255 (AMQP 0-9-1, 4.2.5.3)
 _LARGEST_PARKED = 256 * 1024
+_RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class Intake:
         self._parked = parked
         self._arrived: deque[Delivery] = deque()
         self._admitted: list[_Admitted] = []
+        self._hindrance: AgentError | None = None
+        self._retry_at = 0.0
 
     def receive(self, delivery: Delivery) -> None:
         """Take a delivery in; `work` deals with it."""
@@ -101,10 +105,8 @@ class Intake:
         while self._arrived:
             self._take(self._arrived[0])
             self._arrived.popleft()
-        # An account that can't be made now is no reason to keep the others' reports waiting.
-        while self._admitted:
-            self._answer_admitted(self._admitted[0])
-            self._admitted.pop(0)
+        if self._admitted:
+            self._answer_admitted()
 
     def _take(self, delivery: Delivery) -> None:
         try:
@@ -189,7 +191,24 @@ class Intake:
         _log.info("%s has enrolled.", token.node)
         return password
 
-    def _answer_admitted(self, admitted: _Admitted) -> None:
+    def _answer_admitted(self) -> None:
+        """Answer whoever was let in. An account that can't be made now keeps nobody else waiting."""
+        if time.monotonic() >= self._retry_at:
+            self._hindrance = None
+            for admitted in list(self._admitted):
+                try:
+                    self._answer(admitted)
+                except Lost:
+                    raise
+                except AgentError as error:
+                    self._hindrance = error
+                    self._retry_at = time.monotonic() + _RETRY_SECONDS
+                else:
+                    self._admitted.remove(admitted)
+        if self._hindrance is not None:
+            raise self._hindrance
+
+    def _answer(self, admitted: _Admitted) -> None:
         token = admitted.token
         self._accounts.make_node(token.node, admitted.password)
         # Whoever is still logged in under this name is not who has just joined.

@@ -43,6 +43,7 @@ _log = logging.getLogger(__name__)
 _PREFETCH = 100
 _TICK = 1.0
 _COUNT_EVERY = 60.0
+_AFTER_FAILURE = 5.0
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0
 
 
@@ -105,7 +106,8 @@ class _Service:
         self._is_ready = False
         self._chores_due = self._count_due = 0.0
         self._away = Trouble("The broker is back; the control plane serves again.")
-        self._stuck = Trouble("The control plane can do its work again.")
+        self._stuck = Trouble("The control plane has caught up.")
+        self._untidy = Trouble("The control plane's housekeeping works again.")
         self._outbox = Outbox(store, clock)
 
     def run(self, stop: threading.Event) -> None:
@@ -118,7 +120,7 @@ class _Service:
             except Fatal:
                 raise
             except AgentError as error:
-                self._away.begin(f"{error}. The control plane goes on trying.")
+                self._away.begin(_goes_on(error))
             except Exception:
                 _log.exception("The control plane stumbled, and goes on")
             if time.monotonic() - began > _LONGEST_DELAY:
@@ -162,14 +164,14 @@ class _Service:
         try:
             intake.work()
             self._outbox.send_due(session)
-            self._do_chores()
-            self._announce()
         except (Lost, Fatal):
             raise
         except AgentError as error:
-            self._stuck.begin(f"{error}. The control plane goes on trying.")
+            self._stuck.begin(_goes_on(error))
         else:
             self._stuck.end()
+        if time.monotonic() >= self._chores_due:
+            self._do_chores(session)
 
     def _announce(self) -> None:
         self._away.end()
@@ -179,17 +181,24 @@ class _Service:
         files.write(self._ready, b"", mode=0o600, uid=os.geteuid(), gid=os.getegid())
         _log.info("The control plane is ready.")
 
-    def _do_chores(self) -> None:
+    def _do_chores(self, session: Session) -> None:
         """What nobody asks for: tokens that are over, the founder's own, the count of what was put aside."""
-        if time.monotonic() < self._chores_due:
-            return
-        self._chores_due = time.monotonic() + _TICK
         now = self._clock()
-        tidy_tokens(self._store, self._accounts, now)
-        leave_token(self._settings, self._store, self._accounts, self._key.public, now=now, random=self._random)
-        if time.monotonic() >= self._count_due:
-            self._store.settings.set_parked(self._accounts.count_messages(wire.PARKED_QUEUE))
-            self._count_due = time.monotonic() + _COUNT_EVERY
+        try:
+            tidy_tokens(self._store, self._accounts, now)
+            leave_token(self._settings, self._store, self._accounts, self._key.public, now=now, random=self._random)
+            if time.monotonic() >= self._count_due:
+                self._store.settings.set_parked(session.count(wire.PARKED_QUEUE))
+                self._count_due = time.monotonic() + _COUNT_EVERY
+        except (Lost, Fatal):
+            raise
+        except AgentError as error:
+            self._untidy.begin(_goes_on(error))
+            self._chores_due = time.monotonic() + _AFTER_FAILURE
+            return
+        self._untidy.end()
+        self._chores_due = time.monotonic() + _TICK
+        self._announce()
 
     def _count_soon(self) -> None:
         self._count_due = 0.0
@@ -205,6 +214,10 @@ def stop_on_signals(stop: threading.Event) -> None:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
+
+
+def _goes_on(error: AgentError) -> str:
+    return f"{str(error).rstrip('.')}. The control plane goes on trying."
 
 
 def _nothing() -> None:

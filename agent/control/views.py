@@ -37,13 +37,6 @@ class NodeRow:
     failures: int
     refusal: str
 
-    @property
-    def state(self) -> str:
-        """As a person reads it: `here`, `out of touch 4m`, `never spoken`."""
-        if self.presence is Presence.OUT_OF_TOUCH and self.silent is not None:
-            return f"{self.presence.value} {duration(self.silent)}"
-        return self.presence.value
-
 
 @dataclass(frozen=True, slots=True)
 class LastRefusal:
@@ -116,14 +109,6 @@ def node_detail(node: Node, now: float, patience: float) -> NodeDetail:
         failures=node.failures,
         refusal=LastRefusal(refusal.why, refusal.serial, refusal.at) if refusal else None,
     )
-
-
-def duration(seconds: float) -> str:
-    """A time span in its largest whole unit: `40s`, `4m`, `3h`, `12d`."""
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)}{unit}"
-    return f"{int(seconds)}s"
 
 
 def _refuses_now(node: Node) -> bool:

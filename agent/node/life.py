@@ -123,7 +123,7 @@ def begin(asked: Asked, tell: Callable[[str], None]) -> Node:
     if myself.role is Role.FOUNDER:
         folder.prepare_control(asked.state)
     folder.settle(asked.running_file, asked.state)
-    _remake(asked.remake, ledger, loaded.resources)
+    _remake(asked.remake, ledger, machine, loaded.resources)
     return Node(asked.state, myself, identity, ledger, reconciler, loaded)
 
 
@@ -170,13 +170,17 @@ def _announce(known: Self | None, myself: Self, asked: Asked, tell: Callable[[st
         tell(f"the token is for {asked.token.node}, so that is this node's name, not {asked.name}")
 
 
-def _remake(ids: Sequence[str], ledger: Ledger, resources: Sequence[Resource]) -> None:
-    """Forget that these were made, so that they are made anew. Only what is made once can be."""
+def _remake(ids: Sequence[str], ledger: Ledger, machine: Machine, resources: Sequence[Resource]) -> None:
+    """Take away what is left of these and forget them, so that they are made anew. Only what is made once can be."""
     once = {resource.id for resource in resources if resource.kind in ("secret", "certificate")}
     for id in ids:
         if id not in once:
             raise Refused(f"{id} is no secret or certificate that this node carries; there is nothing to make anew")
-        ledger.forget(Origin.CARRIED, id)
+    for id in ids:
+        entry = ledger.entry(Origin.CARRIED, id)
+        if entry:
+            KINDS[entry.resource.kind].remove(entry.resource, entry.held, machine, data=True)
+            ledger.forget(Origin.CARRIED, id)
 
 
 def describe_failures(failed: Mapping[str, str]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,8 +67,10 @@ def conflict(one: Resource, other: Resource) -> str | None:
 
 def check_within(resources: Sequence[Resource]) -> None:
     """Refuse a list in which two resources claim the same."""
-    for at, resource in enumerate(resources):
-        _check(resource, resources[:at])
+    holders = _Holders()
+    for resource in resources:
+        _check(resource, holders.near(resource))
+        holders.add(resource)
 
 
 def check_beside(assigned: Sequence[Resource], carried: Sequence[Resource]) -> None:
@@ -76,6 +79,9 @@ def check_beside(assigned: Sequence[Resource], carried: Sequence[Resource]) -> N
     A package or directory may have both origins if both ask the same of it, in the same words: whoever looks
     whether anything has to be done must find the same for both.
     """
+    holders = _Holders()
+    for resource in carried:
+        holders.add(resource)
     by_id = {one.id: one for one in carried}
     for resource in assigned:
         twin = by_id.get(resource.id) if resource.kind in SHARED_KINDS else None
@@ -84,7 +90,7 @@ def check_beside(assigned: Sequence[Resource], carried: Sequence[Resource]) -> N
                 f"{resource.id} is carried as well, and asks for something else there; "
                 "ask the same in the same words, or leave it out"
             )
-        _check(resource, (one for one in carried if one is not twin))
+        _check(resource, (one for one in holders.near(resource) if one is not twin))
 
 
 def check_state_folder(resources: Iterable[Resource], state: Path, allowed: Iterable[Path] = ()) -> None:
@@ -104,6 +110,37 @@ def check_state_folder(resources: Iterable[Resource], state: Path, allowed: Iter
                 f"{resource.id} lies above the agent's own folder {state}; there only a directory of root's can"
                 " be declared, which nobody else can write, without data = true"
             )
+
+
+class _Holders:
+    """Resources by what they hold: a long list isn't compared each with each."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, list[Resource]] = defaultdict(list)
+        self._ports: dict[tuple[str, int], list[Resource]] = defaultdict(list)
+        self._at: dict[Path, list[Resource]] = defaultdict(list)
+        self._below: dict[Path, list[Resource]] = defaultdict(list)
+
+    def add(self, resource: Resource) -> None:
+        held = claims(resource)
+        self._ids[resource.id].append(resource)
+        for port in held.ports:
+            self._ports[port.protocol, port.number].append(resource)
+        for path in held.paths:
+            self._at[path].append(resource)
+            for parent in path.parents:
+                self._below[parent].append(resource)
+
+    def near(self, resource: Resource) -> Iterator[Resource]:
+        """Those that may be in conflict with it; all that are, are among them."""
+        wanted = claims(resource)
+        yield from self._ids.get(resource.id, ())
+        for port in wanted.ports:
+            yield from self._ports.get((port.protocol, port.number), ())
+        for path in wanted.paths:
+            yield from self._below.get(path, ())
+            for place in (path, *path.parents):
+                yield from self._at.get(place, ())
 
 
 def _harmless_above(spec: Directory | File) -> bool:

@@ -42,7 +42,8 @@ class Port:
 
     def overlaps(self, other: Port) -> bool:
         """Whether two programs could not both have them (Linux's rules for bind(2), ip(7) and ipv6(7))."""
-        return self.endpoint.overlaps(other.endpoint)
+        same = self.protocol == other.protocol and self.number == other.number
+        return same and self.endpoint.overlaps(other.endpoint)
 
 
 def parse_port(text: str, where: str) -> Port:

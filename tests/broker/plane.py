@@ -1,4 +1,4 @@
-"""A control plane on a real broker, and a peer that speaks to it as another implementation would: raw bodies, by pika."""
+"""A control plane on a real broker, and a peer that speaks as another implementation would: raw bodies, by pika."""
 
 from __future__ import annotations
 
@@ -165,7 +165,9 @@ class Newcomer(Peer):
     def __init__(self, rabbit: Rabbit, token: Token, key: SigningKey | None = None) -> None:
         super().__init__(rabbit, token.account, token.secret)
         self.token = token
-        self.key = key or SigningKey(base64.b64decode("a2V5LW9mLWEtbmV3LW1hY2hpbmUsIDMyIGJ5dGVzLi4=")[:32].ljust(32, b"."))
+        self.key = key or SigningKey(
+            base64.b64decode("a2V5LW9mLWEtbmV3LW1hY2hpbmUsIDMyIGJ5dGVzLi4=")[:32].ljust(32, b".")
+        )
 
     def request(self, **fields: Any) -> bytes:
         body = {
@@ -215,9 +217,7 @@ class Node(Peer):
     def report(self, serial: Any = None, *, timestamp: int | None = None, **fields: Any) -> None:
         headers = None if serial is None else {"serial": serial, "version": "7.7"}
         at = int(time.time()) if timestamp is None else timestamp
-        self.send(
-            "report", {"node": self.name, **fields}, user_id=self.account, headers=headers, timestamp=at
-        )
+        self.send("report", {"node": self.name, **fields}, user_id=self.account, headers=headers, timestamp=at)
 
     def declaration(self) -> dict[str, Any]:
         """The next declaration that arrives."""

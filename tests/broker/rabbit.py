@@ -138,7 +138,7 @@ class Rabbit:
             os.kill(pid, signal.SIGCONT)
 
     def clear(self) -> None:
-        """Leave nothing but the account `control`, disconnected; started again if a test ended it."""
+        """Leave nothing but the account `control`; started again if a test ended it."""
         if self._process is None:
             self.start()
         accounts = self.accounts()
@@ -147,7 +147,6 @@ class Rabbit:
         for queue in accounts._call("GET", "queues"):
             accounts.delete_queue(queue["name"])
         accounts._call("DELETE", "exchanges/%2F/mesh", absent_is_fine=True)
-        accounts.close_connections_of("control")
 
     def remove(self) -> None:
         self.kill()

@@ -15,7 +15,9 @@ def test_whole_line(rabbit, ground, caplog):
             for at in range(5):
                 with plane.control() as control:
                     began = time.monotonic()
-                    declared = control.declare("a", Document({}, ({"kind": "file", "name": "/etc/x", "content": f"{at}"},)), {})
+                    declared = control.declare(
+                        "a", Document({}, ({"kind": "file", "name": "/etc/x", "content": f"{at}"},)), {}
+                    )
                     t1 = time.monotonic()
                     d = node.declaration()
                     t2 = time.monotonic()

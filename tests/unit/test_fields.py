@@ -126,7 +126,7 @@ def test_a_dns_label(text: str) -> None:
     "text", ["", "a" * 64, "-a", "a-", "A", "a.b", "a_b", "ä", "a\n", "a b", "a/b", "..", "٣", "a\0", "*"]
 )
 def test_no_dns_label(text: str) -> None:
-    with pytest.raises(Refused, match="the name .* is no DNS label: use 1 to 63"):
+    with pytest.raises(Refused, match=r"the name .* is no DNS label: use 1 to 63"):
         dns_label(text, "the name")
 
 
@@ -137,7 +137,7 @@ def test_a_fingerprint_has_one_form_inside(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "ab" * 31, "ab" * 33, "xy" * 32, "ab" * 32 + "\n", "sha256:" + "ab" * 32])
 def test_no_fingerprint(text: str) -> None:
-    with pytest.raises(Refused, match="pin: .* is no SHA-256 fingerprint"):
+    with pytest.raises(Refused, match=r"pin: .* is no SHA-256 fingerprint"):
         fingerprint(text, "pin")
 
 
@@ -165,7 +165,8 @@ GETTERS: list[tuple[Callable[[Fields, object], object], str, object]] = [
 
 @pytest.mark.parametrize(("get", "words", "good"), GETTERS)
 def test_a_getter_takes_its_type_only(get: Callable[[Fields, object], object], words: str, good: object) -> None:
-    for value in ("text", True, False, 1, 0, 1.0, [], {}, datetime.date(2026, 1, 1)):
+    values: list[object] = ["text", True, False, 1, 0, 1.0, [], {}, datetime.date(2026, 1, 1)]
+    for value in values:
         if type(value) is type(good):
             get(Fields({"x": value}), REQUIRED)
         else:
@@ -191,7 +192,7 @@ def test_a_missing_field_names_what_may_be_it() -> None:
 
 @pytest.mark.parametrize("value", [-1, 0, 11, 2**53, pytest.param(16**5000, id="huge")])
 def test_an_integer_has_bounds(value: int) -> None:
-    with pytest.raises(Refused, match="^x: must be a whole number from 1 to 10$"):
+    with pytest.raises(Refused, match=r"^x: must be a whole number from 1 to 10$"):
         Fields({"x": value}).integer("x", least=1, most=10)
 
 
@@ -229,7 +230,7 @@ def test_bytes_travel_as_base64(data: bytes) -> None:
     ],
 )
 def test_base64_is_read_strictly(text: str) -> None:
-    with pytest.raises(Refused, match="^x: .* is not base64 with padding"):
+    with pytest.raises(Refused, match=r"^x: .* is not base64 with padding"):
         Fields({"x": text}).base64("x")
     with pytest.raises(Refused, match=r"^x\[1\]: .* is not base64 with padding"):
         Fields({"x": ["AAAA", text]}).base64s("x")
@@ -259,12 +260,12 @@ def test_a_table_inside() -> None:
 def test_what_nobody_asked_for_is_refused_with_the_nearest() -> None:
     fields = Fields({"ports": [], "prots": []}, "here")
     fields.texts("ports")
-    with pytest.raises(Refused, match='^here.prots: there is no such field here; did you mean "ports"'):
+    with pytest.raises(Refused, match=r'^here.prots: there is no such field here; did you mean "ports"'):
         fields.finish()
 
 
 def test_null_is_no_excuse_for_an_unknown_field() -> None:
-    with pytest.raises(Refused, match="^x: there is no such field here$"):
+    with pytest.raises(Refused, match=r"^x: there is no such field here$"):
         Fields({"x": None}).finish()
 
 

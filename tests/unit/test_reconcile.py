@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -151,9 +152,7 @@ class World:
         brittle: Any = {name: Brittle(kind, self.fuse, TOUCHING) for name, kind in kinds.items()}
         return Reconciler(record, self.machine, brittle, lambda: 0.0)
 
-    def apply(
-        self, wanted: Sequence[Resource], origin: Origin = Origin.ASSIGNED, *, prune: bool = True
-    ) -> Outcome:
+    def apply(self, wanted: Sequence[Resource], origin: Origin = Origin.ASSIGNED, *, prune: bool = True) -> Outcome:
         self.told.clear()
         return self.reconciler().apply(wanted, origin, prune=prune, tell=self.told.append)
 
@@ -463,8 +462,6 @@ def test_a_shared_found_directory_is_found_for_both(world: World) -> None:
 def test_a_found_file_comes_back_byte_for_byte(world: World) -> None:
     before = bytes(range(256)) * 5000
     (world.ground / "a").write_bytes(before)
-    import os
-
     os.chown(world.ground / "a", NOBODY.pw_uid, NOBODY.pw_gid)
     (world.ground / "a").chmod(0o4711)
     for content in ("first", "second"):
@@ -524,6 +521,19 @@ def test_what_cannot_be_removed_stays_recorded_with_its_reason(world: World) -> 
     assert world.held() == [wanted[0].id]
     assert world.reset() == {}
     assert world.held() == []
+
+
+def test_a_directory_is_ours_until_what_lies_in_it_could_be_removed(world: World) -> None:
+    class Stuck(File):
+        def remove(self, *arguments: object, **named: object) -> Any:
+            raise Unavailable("The disk is away; put it back.")
+
+    wanted = world.list(directory("a"), directory("b"), file("a/1"))
+    world.apply(wanted)
+    failed = world.reconciler({**KINDS, "file": Stuck()}).remove_everything(world.told.append)
+    assert list(failed) == [wanted[2].id, wanted[0].id]
+    assert world.reset() == {}
+    assert sorted(path.name for path in world.ground.iterdir()) == ["state"]
 
 
 # Losing the ledger.

@@ -95,7 +95,7 @@ def test_any_text_is_a_token_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "   ", "hello", "mesh-join-2.AAAA.00000000", "mesh-join-1", "mesh-join-1..", "."])
 def test_what_was_never_a_token_says_how_to_make_one(text: str) -> None:
-    with pytest.raises(Refused, match="this is not a join token.*agent control token create NAME"):
+    with pytest.raises(Refused, match=r"this is not a join token.*agent control token create NAME"):
         parse_token(text)
 
 

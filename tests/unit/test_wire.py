@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 
@@ -27,8 +28,26 @@ DECODERS = [
 ]
 # Every field of every message, so that random objects have a chance to be nearly right.
 NAMES = st.sampled_from(
-    "node secret public_key overlay_key profile accepted queue password fingerprint signer broker refusal "
-    "applied failed refused carried declaration signature".split()
+    [
+        "node",
+        "secret",
+        "public_key",
+        "overlay_key",
+        "profile",
+        "accepted",
+        "queue",
+        "password",
+        "fingerprint",
+        "signer",
+        "broker",
+        "refusal",
+        "applied",
+        "failed",
+        "refused",
+        "carried",
+        "declaration",
+        "signature",
+    ]
 )
 
 
@@ -77,10 +96,8 @@ def test_an_envelope_comes_back_with_its_exact_bytes(declaration: bytes, signatu
 @pytest.mark.parametrize("decode", DECODERS)
 @given(body=st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_a_message_or_refused(decode: Callable[[bytes], object], body: bytes) -> None:
-    try:
+    with contextlib.suppress(Refused):
         decode(body)
-    except Refused:
-        pass
 
 
 @pytest.mark.parametrize("decode", DECODERS)
@@ -88,10 +105,8 @@ def test_any_bytes_are_a_message_or_refused(decode: Callable[[bytes], object], b
 def test_any_values_of_the_right_names_are_a_message_or_refused(
     decode: Callable[[bytes], object], body: dict[str, JsonValue]
 ) -> None:
-    try:
+    with contextlib.suppress(Refused):
         decode(json.dumps(body).encode())
-    except Refused:
-        pass
 
 
 @pytest.mark.parametrize("decode", DECODERS)
@@ -215,5 +230,5 @@ def test_a_brokers_address(text: str) -> None:
     ],
 )
 def test_no_brokers_address(text: str) -> None:
-    with pytest.raises(Refused, match="here: .* is no broker's address; write amqps://HOST:PORT"):
+    with pytest.raises(Refused, match=r"here: .* is no broker's address; write amqps://HOST:PORT"):
         wire.broker_address(text, "here")

@@ -1,4 +1,4 @@
-"""The messages as another implementation encodes them (Go's encoding/json): each decoded, each of ours encoded alike."""
+"""The messages as another implementation (Go's encoding/json) encodes them: each decoded, ours encoded alike."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_signature_verifies_over_the_declaration_exactly_as_it_arrived() -> 
 def test_what_is_signed_there_is_refused_as_a_declaration() -> None:
     fields = open_declaration(wire.decode_signed(read("signed.json")).declaration)
     check_type(fields)
-    with pytest.raises(Refused, match="declaration.issued_at: is missing"):
+    with pytest.raises(Refused, match=r"declaration.issued_at: is missing"):
         read_declaration(fields)
 
 

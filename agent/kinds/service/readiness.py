@@ -25,8 +25,6 @@ Probe = Callable[[float], "str | None"]
 # Logs in at the broker of a LoginReady, filled with these late values, within so many seconds; AgentError if not.
 LogIn = Callable[[specs.LoginReady, Mapping[str, str], float], None]
 
-# One that doesn't say when it is ready must live this long (seconds): what can't work mostly ends sooner.
-SETTLING = 1.0
 _POLL = 0.1
 _COMMAND_SECONDS = 30.0
 
@@ -54,11 +52,18 @@ def wait(probe: Probe, seconds: float, is_alive: Callable[[], bool]) -> None:
         time.sleep(_POLL)
 
 
-def probe(spec: specs.Service, late: Mapping[str, str], touched: str, log_in: LogIn) -> Probe:
-    """How this service is asked whether it is ready; `touched` is its file's look before the start."""
-    when = spec.ready.when if spec.ready else None
-    if when is None:
-        return _lives_from(time.monotonic())
+def settle(seconds: float, is_alive: Callable[[], bool]) -> None:
+    """Return when a service that doesn't say when it is ready has lived so long; Ended otherwise."""
+    deadline = time.monotonic() + seconds
+    while is_alive():
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(min(seconds, _POLL))
+    raise Ended("it ended")
+
+
+def probe(when: specs.Readiness, spec: specs.Service, late: Mapping[str, str], touched: str, log_in: LogIn) -> Probe:
+    """How a service is asked whether it is ready; `touched` is its file's look before the start."""
     if isinstance(when, specs.TcpReady):
         return lambda left: _connect(when, left)
     if isinstance(when, specs.CommandReady):
@@ -79,10 +84,6 @@ def log_in(when: specs.LoginReady, late: Mapping[str, str], seconds: float) -> N
         pins=frozenset({fields.fingerprint(when.fingerprint.render(late.__getitem__), "ready.login.fingerprint")}),
     )
     broker.connect(login, patience=seconds).close()
-
-
-def _lives_from(since: float) -> Probe:
-    return lambda left: None if time.monotonic() >= since + SETTLING else "it has only just begun"
 
 
 def _connect(when: specs.TcpReady, left: float) -> str | None:

@@ -60,9 +60,13 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The kind, and how it logs in where that is what readiness means."""
+    """The kind, and how it logs in where that is what readiness means.
+
+    `settling`: one that doesn't say when it is ready must live so long (seconds); what can't work ends sooner.
+    """
 
     log_in: LogIn = readiness.log_in
+    settling: float = 1.0
 
     def check(self, spec: specs.Service, machine: Machine, earlier: Sequence[Resource]) -> None:
         """Whether its user and program are here, or may come with a package, and its ports are free."""
@@ -179,9 +183,14 @@ class Service:
         record.write(identity.record, replace(start, ready=True))
 
     def _wait(self, spec: specs.Service, late: Mapping[str, str], start: Start) -> None:
-        probe = readiness.probe(spec, late, start.touched, self.log_in)
-        seconds = spec.ready.timeout if spec.ready else readiness.SETTLING
-        readiness.wait(probe, seconds, lambda: processes.is_alive(start.process))
+        def is_alive() -> bool:
+            return processes.is_alive(start.process)
+
+        if spec.ready is None:
+            readiness.settle(self.settling, is_alive)
+            return
+        probe = readiness.probe(spec.ready.when, spec, late, start.touched, self.log_in)
+        readiness.wait(probe, spec.ready.timeout, is_alive)
 
 
 def last_line(path: Path, begin: int) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from dataclasses import replace
 
 import pytest
 
 from agent import wire
+from agent.broker import DIRECT_REPLY, Delivery, Message
 from agent.control.enrolment import (
     REFUSAL,
     Deny,
@@ -16,12 +20,15 @@ from agent.control.enrolment import (
     Request,
     Spend,
     Spending,
-    check_reply_to,
     decide,
+    read_request,
     secret_digest,
 )
+from agent.envelope import SigningKey
 from agent.errors import Refused
 
+SIGNER = SigningKey(b"k" * 32)
+BODY = json.dumps({"node": "a", "secret": "s3cret", "public_key": base64.b64encode(SIGNER.public).decode()}).encode()
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 NOW = 1_000_000.0
 OPEN = IssuedToken(
@@ -106,11 +113,40 @@ def test_a_secret_that_is_no_text_is_only_unknown():
     assert decide(request(secret="\ud800"), (OPEN,), NOW) == Deny(REFUSAL)
 
 
-@pytest.mark.parametrize("reply_to", [None, "", "node.a", "control", "amq.rabbitmq.reply-to", "xamq.rabbitmq.reply-to.1"])
+@pytest.mark.parametrize(
+    "reply_to", [None, "", "node.a", "control", "amq.rabbitmq.reply-to", "xamq.rabbitmq.reply-to.1"]
+)
 def test_only_direct_reply_to_is_answered(reply_to):
     with pytest.raises(Refused, match="reply_to"):
-        check_reply_to(reply_to)
+        read_request(Delivery(Message(BODY, routing_key="enrol", reply_to=reply_to), 1, False))
 
 
-def test_direct_reply_to_is_answered_as_it_is():
-    assert check_reply_to("amq.rabbitmq.reply-to.g1h2.abc") == "amq.rabbitmq.reply-to.g1h2.abc"
+@pytest.mark.parametrize(
+    ("header", "proof"),
+    [
+        (None, Proof.ABSENT),
+        (base64.b64encode(SIGNER.sign(b"enrol\n0\n\n" + BODY)).decode(), Proof.GOOD),
+        (base64.b64encode(SIGNER.sign(BODY)).decode(), Proof.WRONG),
+        (base64.b64encode(SigningKey(b"x" * 32).sign(b"enrol\n0\n\n" + BODY)).decode(), Proof.WRONG),
+        ("", Proof.WRONG),
+        ("not base64", Proof.WRONG),
+        ("Grüße", Proof.WRONG),
+        (7, Proof.WRONG),
+    ],
+)
+def test_a_signature_proves_the_key_in_the_body(header, proof):
+    headers = {} if header is None else {"signature": header}
+    message = Message(BODY, routing_key="enrol", reply_to=DIRECT_REPLY + "g1h2.abc", headers=headers)
+    request_read = read_request(Delivery(message, 1, True))
+    assert request_read == Request(
+        wire.EnrolRequest("a", "s3cret", SIGNER.public), proof, hashlib.sha256(BODY).digest(), redelivered=True
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{}", b'{"node":"a","secret":7,"public_key":""}', b'{"node":"a","secret":"s","public_key":"*"}'],
+)
+def test_a_request_that_is_none_is_not_understood(body):
+    with pytest.raises(Refused):
+        read_request(Delivery(Message(body, routing_key="enrol", reply_to=DIRECT_REPLY + "x"), 1, False))

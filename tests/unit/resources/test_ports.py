@@ -100,7 +100,7 @@ def test_how_a_port_reads(text: str, port: Port) -> None:
     ],
 )
 def test_no_port(text: str) -> None:
-    with pytest.raises(Refused, match="^here: "):
+    with pytest.raises(Refused, match=r"^here: "):
         parse_port(text, "here")
 
 

@@ -19,13 +19,14 @@ from tests.unit.kinds.service.workshop import Workshop, living, until
 def workshop(ground: Path) -> Iterator[Workshop]:
     state = ground / "the state"
     state.mkdir(mode=0o711)
-    made = Workshop(ground, state, Service())
+    made = Workshop(ground, state, Service(settling=0.2))
     yield made
-    for pid in living(ground):
+    group = cgroups.find(made.identity.group)
+    members = [process.pid for process in cgroups.members(group)] if group else []
+    for pid in {*living(ground), *members}:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     until(lambda: not living(ground))
-    group = cgroups.find(made.identity.group)
-    if group is not None:
+    if group is not None and group.exists():
         until(lambda: not cgroups.members(group))
         cgroups.remove(group)

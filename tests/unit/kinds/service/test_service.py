@@ -5,11 +5,13 @@ import os
 import signal
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.errors import Refused, Unavailable
+from agent.host import processes
 from agent.kinds.kind import Held, Standing, Verb
 from agent.kinds.service.service import Action, Service, last_line
 from agent.resources import Context, parse_resource
@@ -20,7 +22,7 @@ SLEEP = "exec sleep 1000"
 
 def test_a_service_runs_as_declared_and_is_then_kept(workshop: Workshop) -> None:
     resource = workshop.declare(
-        f"pwd; id -un; echo \"$GREETING\"; {SLEEP}",
+        f'pwd; id -un; echo "$GREETING"; {SLEEP}',
         user="nobody",
         directory="/usr",
         environment={"GREETING": "hello ${secret.word}"},
@@ -57,7 +59,7 @@ def test_another_declaration_replaces_what_runs(workshop: Workshop) -> None:
     plan = workshop.up(changed)
     assert (plan.verb, plan.reason) == (Verb.CHANGE, "it runs as it was declared before")
     assert workshop.main(changed) != first
-    assert not Path(f"/proc/{first}").exists()
+    assert processes.find(first) is None
 
 
 def test_another_late_value_replaces_what_runs_without_being_shown(workshop: Workshop) -> None:
@@ -89,36 +91,42 @@ def test_one_that_ends_at_once_fails_with_its_last_line(workshop: Workshop) -> N
     workshop.identity.log.parent.mkdir()
     workshop.identity.log.write_text("an older line\n")
     resource = workshop.declare("echo one; echo 'the \033[1mreason\033[0m' >&2; echo; exit 3")
+    workshop = replace(workshop, kind=Service())
     with pytest.raises(Unavailable) as failure:
         workshop.up(resource)
     assert str(failure.value) == (
-        "The service web ended at once. "
-        f"The last line of {workshop.identity.log}: the [1mreason[0m"
+        f"The service web ended at once. The last line of {workshop.identity.log}: the [1mreason[0m"
     )
     with pytest.raises(Unavailable, match="It wrote nothing to"):
         workshop.up(workshop.declare("exit 0"))
     assert workshop.left() == []
 
 
-def test_what_a_program_says_of_a_secret_is_not_repeated(
-    workshop: Workshop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_program_says_of_a_secret_is_not_repeated(workshop: Workshop, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    resource = workshop.declare("echo \"no such key: $KEY\"; exit 1", environment={"KEY": "${secret.key}"})
+    resource = workshop.declare('echo "no such key: $KEY"; exit 1', environment={"KEY": "${secret.key}"})
+    workshop = replace(workshop, kind=Service())
     with pytest.raises(Unavailable, match=r"no such key: \$\{secret\.key\}") as failure:
         workshop.up(resource, {"secret.key": "s3cr3t-value"})
     assert failure.value.__suppress_context__
-    command = workshop.declare(["/no/such/program", "${secret.key}"])
-    with pytest.raises(Unavailable, match="/no/such/program: No such file") as failure:
-        wanted = workshop.wanted(command, {"secret.key": "s3cr3t-value"})
-        plan = workshop.plan(command, wanted.late)
-        workshop.kind.apply(wanted, plan, workshop.machine.mark(wanted, found=False), workshop.machine)
-    assert "s3cr3t-value" not in str(failure.value)
     assert "s3cr3t-value" not in caplog.text
+
+
+def test_a_program_that_cannot_be_executed_is_said(workshop: Workshop) -> None:
+    program = workshop.ground / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    with pytest.raises(Unavailable) as failure:
+        workshop.up(workshop.declare([str(program)], user="nobody"))
+    assert str(failure.value) == (f"The service web can't start as nobody in /: {program}: No such file or directory.")
+    with pytest.raises(Unavailable, match=r"can't start as root in /no/such: /no/such: No such file"):
+        workshop.up(workshop.declare(SLEEP, directory="/no/such"))
+    assert workshop.left() == []
 
 
 def test_one_that_goes_to_the_background_is_told_to_stay(workshop: Workshop) -> None:
     resource = workshop.declare("setsid sleep 1000 & exit 0")
+    workshop = replace(workshop, kind=Service())
     with pytest.raises(Unavailable, match="left others running, which were ended; have its command stay in"):
         workshop.up(resource)
     assert workshop.left() == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.host import cgroups
+from agent.host import cgroups, processes
 from tests.unit.kinds.service.workshop import Workshop, until
 
 # Says on its standard output what it is asked by, and ends then.
@@ -38,7 +38,7 @@ def says(workshop: Workshop, line: str) -> bool:
     return log.exists() and line in lines(workshop)
 
 
-def stop(workshop: Workshop, resource: object) -> list[str]:
+def stop(workshop: Workshop) -> list[str]:
     """Has the service replaced by one that says nothing, so that the log stays."""
     workshop.up(workshop.declare("exec sleep 1000"))
     said = lines(workshop)
@@ -55,27 +55,23 @@ def test_the_declared_signal_is_sent(workshop: Workshop, polite: str) -> None:
     assert "main SIGINT" in lines(workshop)
 
 
-def test_a_wrapper_that_dies_at_once_does_not_spare_the_rest_its_signal(
-    workshop: Workshop, polite: str
-) -> None:
+def test_a_wrapper_that_dies_at_once_does_not_spare_the_rest_its_signal(workshop: Workshop, polite: str) -> None:
     resource = workshop.declare(f"{polite} child & wait")
     workshop.up(resource)
     until(lambda: says(workshop, "child begins"))
-    assert "child SIGTERM" in stop(workshop, resource)
+    assert "child SIGTERM" in stop(workshop)
 
 
 def test_the_main_process_may_end_the_others_in_its_own_way(workshop: Workshop, polite: str) -> None:
     resource = workshop.declare(f"{polite} child & trap 'kill -USR1 $!; wait $!; exit 0' TERM; wait")
     workshop.up(resource)
     until(lambda: says(workshop, "child begins"))
-    said = stop(workshop, resource)
+    said = stop(workshop)
     assert "child SIGUSR1" in said
     assert "child SIGTERM" not in said
 
 
-def test_a_wrapper_that_waits_for_its_child_does_not_keep_it_from_being_asked(
-    workshop: Workshop, polite: str
-) -> None:
+def test_a_wrapper_that_waits_for_its_child_does_not_keep_it_from_being_asked(workshop: Workshop, polite: str) -> None:
     # sh runs a trap only when what it waits for has ended.
     resource = workshop.declare(f"trap 'exit 0' TERM; {polite} child; echo 'sh goes on'", stop_timeout=2)
     workshop.up(resource)
@@ -85,9 +81,7 @@ def test_a_wrapper_that_waits_for_its_child_does_not_keep_it_from_being_asked(
 
 
 def test_what_does_not_listen_is_killed_in_time(workshop: Workshop) -> None:
-    resource = workshop.declare(
-        "trap '' TERM; sleep 1000 & echo begins; while :; do sleep 1000; done", stop_timeout=1
-    )
+    resource = workshop.declare("trap '' TERM; sleep 1000 & echo begins; while :; do sleep 1000; done", stop_timeout=1)
     workshop.up(resource)
     until(lambda: says(workshop, "begins"))
     workshop.down(resource)
@@ -106,19 +100,19 @@ def test_what_starts_others_without_end_is_ended(workshop: Workshop) -> None:
 
 
 def test_a_child_that_drops_the_environment_is_ended_with_its_parent(workshop: Workshop) -> None:
-    resource = workshop.declare("env -i sleep 1000 \"$0\" & env -i sh -c 'sleep 2000; :' & wait")
+    resource = workshop.declare("env -i sleep 1000 & env -i sh -c 'sleep 2000; :' & wait")
     workshop.up(resource)
     until(lambda: len(workshop.observe(resource).members) == 4)
     workshop.leave_group()
     assert len(workshop.observe(resource).members) == 4
     members = workshop.observe(resource).members
     workshop.down(resource)
-    assert not any(Path(f"/proc/{process.pid}").exists() for process in members)
+    assert not any(processes.is_alive(process) for process in members)
 
 
 def test_a_daemon_that_drops_the_environment_does_not_leave_the_control_group(workshop: Workshop) -> None:
     # It leaves session, parent and environment behind, as a daemon may; its argument is how the test finds it.
-    daemon = 'setsid env -i sh -c \'while :; do sleep 1000; done\' "$0" &'
+    daemon = "setsid env -i sh -c 'while :; do sleep 1000; done' \"$0\" &"
     resource = workshop.declare(f"({daemon}); exec sleep 1000")
     workshop.up(resource)
     group = cgroups.find(workshop.identity.group)

@@ -83,14 +83,14 @@ class Workshop:
 def living(ground: Path) -> list[int]:
     found = []
     needle = os.fsencode(ground)
-    for name in os.listdir("/proc"):
-        if not name.isdecimal() or int(name) == os.getpid():
+    for process in Path("/proc").iterdir():
+        if not process.name.isdecimal() or int(process.name) == os.getpid():
             continue
         with suppress(OSError):
-            text = Path("/proc", name, "environ").read_bytes() + Path("/proc", name, "cmdline").read_bytes()
-            state = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[0]
+            text = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
             if needle in text and state != "Z":
-                found.append(int(name))
+                found.append(int(process.name))
     return found
 
 

@@ -1,0 +1,67 @@
+"""Signing keys are made once, kept as files, and never silently replaced."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from agent.control.signing import current_key, ensure_key
+from agent.control.store import open_store
+from agent.errors import Fatal, Refused
+
+NOW = 1_000_000.0
+
+
+@pytest.fixture
+def state(tmp_path):
+    (tmp_path / "control").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def store(state):
+    with closing(open_store(state, migrate=True)) as store:
+        yield store
+
+
+def random(count):
+    return b"r" * count
+
+
+def never(count):
+    raise AssertionError("a second key was made")
+
+
+def test_the_first_start_makes_a_key_and_later_ones_find_it(state, store):
+    key = ensure_key(state, store, random, NOW)
+    file = state / "control" / "keys" / "1.seed"
+    assert file.read_bytes() == key.seed == b"r" * 32
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert ensure_key(state, store, never, NOW).public == key.public
+    assert current_key(state, store).public == key.public
+
+
+def test_a_key_whose_making_was_cut_short_is_taken_up(state, store):
+    (state / "control" / "keys").mkdir()
+    (state / "control" / "keys" / "1.seed").write_bytes(b"s" * 32)
+    assert ensure_key(state, store, never, NOW).seed == b"s" * 32
+
+
+@pytest.mark.parametrize("content", [None, b"", b"another key, also of 32 bytes ..."[:32]])
+def test_a_lost_key_is_not_replaced(state, store, content):
+    ensure_key(state, store, random, NOW)
+    file = state / "control" / "keys" / "1.seed"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(Fatal, match=r"1\.seed.*backup"):
+        ensure_key(state, store, never, NOW)
+    with pytest.raises(Refused, match=r"1\.seed.*backup"):
+        current_key(state, store)
+
+
+def test_before_the_first_start_there_is_no_key(state, store):
+    with pytest.raises(Refused, match="no signing key yet"):
+        current_key(state, store)
