@@ -111,6 +111,27 @@ class Finding:
     reason: str
 
 
+def check(wanted: Sequence[Resource], kinds: Kinds, machine: Machine) -> None:
+    """Ask of a whole list whether it can be done here, touching nothing.
+
+    Raises Refused (never) or Unavailable (not now) for the first that can't.
+    """
+    for at, resource in enumerate(wanted):
+        _kind(resource, kinds).check(resource.spec, machine, wanted[:at])
+
+
+def impossible(wanted: Sequence[Resource], kinds: Kinds, machine: Machine) -> str | None:
+    """Why a list can never be made here, in a sentence; None when it can, be it not now."""
+    for at, resource in enumerate(wanted):
+        try:
+            _kind(resource, kinds).check(resource.spec, machine, wanted[:at])
+        except Refused as error:
+            return f"{resource.id} can never be made on this machine: {error}"
+        except Unavailable:
+            continue
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Reconciler:
     """What it takes to make lists true on this machine. `clock` is monotonic, in seconds."""
@@ -119,25 +140,6 @@ class Reconciler:
     machine: Machine
     kinds: Kinds
     clock: Callable[[], float]
-
-    def check(self, wanted: Sequence[Resource]) -> None:
-        """Ask of a whole list whether it can be done here, touching nothing.
-
-        Raises Refused (never) or Unavailable (not now) for the first that can't.
-        """
-        for at, resource in enumerate(wanted):
-            self._kind(resource).check(resource.spec, self.machine, wanted[:at])
-
-    def impossible(self, wanted: Sequence[Resource]) -> str | None:
-        """Why a list can never be made here, in a sentence; None when it can, be it not now."""
-        for at, resource in enumerate(wanted):
-            try:
-                self._kind(resource).check(resource.spec, self.machine, wanted[:at])
-            except Refused as error:
-                return f"{resource.id} can never be made on this machine: {error}"
-            except Unavailable:
-                continue
-        return None
 
     def apply(
         self,
@@ -290,14 +292,18 @@ class Reconciler:
         self.record.leave(entry.origin, resource.id)
         removal = self._kind(resource).remove(resource, entry.held, self.machine, data=data)
         self.record.forget(entry.origin, resource.id)
-        what = "left" if removal.left else "restored" if entry.found else "removed"
+        what = "left" if removal.left else "given back" if entry.found else "removed"
         tell(Step(resource.id, what, removal.left, self.clock() - start))
 
     def _kind(self, resource: Resource) -> Kind[Any, Any, Any]:
-        kind = self.kinds.get(resource.kind)
-        if kind is None:
-            raise Refused(f"{resource.id}: this agent knows no kind {split_id(resource.id)[0]}")
-        return kind
+        return _kind(resource, self.kinds)
+
+
+def _kind(resource: Resource, kinds: Kinds) -> Kind[Any, Any, Any]:
+    kind = kinds.get(resource.kind)
+    if kind is None:
+        raise Refused(f"{resource.id}: this agent knows no kind {split_id(resource.id)[0]}")
+    return kind
 
 
 def _other(origin: Origin) -> Origin:

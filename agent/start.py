@@ -58,9 +58,9 @@ def state_folder(arguments: "list[str]", environment: "dict[str, str]") -> str:
         if argument == "--":
             break
         if argument == "--state" and position + 1 < len(arguments):
-            state = arguments[position + 1]
+            state = arguments[position + 1] or state
         elif argument.startswith("--state="):
-            state = argument[len("--state=") :]
+            state = argument[len("--state=") :] or state
     return os.path.abspath(state)
 
 

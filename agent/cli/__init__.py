@@ -10,23 +10,25 @@ import os
 import sys
 
 from agent.cli.arguments import build_parser
+from agent.cli.output import drop_output, finish
 from agent.errors import AgentError
 
 
 def main(argv: list[str]) -> int:
     """Run the command in `argv` (without the program's name) and return its exit code."""
+    code: int = 0
     try:
         arguments = build_parser().parse_args(argv)
-        code: int = arguments.run(arguments)
-        sys.stdout.flush()
+        code = arguments.run(arguments)
+        finish()
         return code
     except AgentError as error:
         print(f"agent: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains while it ends
-        return 0
+    except BrokenPipeError:  # whoever read this has read enough
+        drop_output()
+        return code
     except Exception as error:
         if os.environ.get("AGENT_TRACE"):
             raise

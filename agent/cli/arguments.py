@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
-from agent.cli import bundle, control, ports, reset, status, up
+from agent.cli import bundle, control, options, ports, reset, status, up
 from agent.errors import Refused
-from agent.fields import nearest
+from agent.fields import nearest, quoted
 
 _EPILOG = "Each command has its own help: agent COMMAND --help."
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaint is an error like every other."""
+    """A parser whose complaint is an error like every other, and which takes no option for another."""
+
+    def __init__(self, **how: Any) -> None:  # noqa: ANN401 - what argparse passes on
+        # The start-up reads --state too, and knows no abbreviations of it.
+        super().__init__(**how, allow_abbrev=False)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        found, extras = super().parse_known_args(args, namespace)
+        for extra in extras:
+            if extra.startswith("-"):
+                option = extra.partition("=")[0]
+                self.error(f"there is no option {option}{nearest(option, self._option_string_actions)}")
+            self.error(f"{quoted(extra)} is a word too many")
+        return found, extras
 
     def error(self, message: str) -> NoReturn:
         raise Refused(f"{message}; see `{self.prog} --help`")
@@ -23,13 +39,14 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             names = [str(choice) for choice in action.choices]
             hint = nearest(str(value), names) or f"; there are {', '.join(names)}"
-            self.error(f"there is no {action.metavar or 'command'} {value!r}{hint}")
+            self.error(f"there is no {str(action.metavar or 'command').lower()} {quoted(str(value))}{hint}")
 
 
 def build_parser() -> Parser:
     """The whole command line."""
     parser = Parser(prog="agent", description="Raises what it carries and joins a mesh.", epilog=_EPILOG)
     parser.add_argument("--version", action=_Version, nargs=0, help="say what this file is")
+    options.state_option(parser, options.default_state())
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for family in (up, status, ports, control, bundle, reset):
         family.add(commands)

@@ -96,7 +96,6 @@ def verify(arguments: argparse.Namespace) -> int:
     bundle = agent.bundle.open_bundle(carrying_file(arguments.file))
     agent.bundle.verify(bundle)
     substrate.load(bundle, folder.DEFAULT, "node", {}, founder=True)
-    print(
-        f"bundle {bundle.name}: every byte is as its manifest says and every resource reads well, digest {bundle.digest}"
-    )
+    print(f"bundle {bundle.name}: every byte is as its manifest says and every resource reads well")
+    print(f"digest {bundle.digest}")
     return 0

@@ -6,7 +6,6 @@ import argparse
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.cli import options
@@ -24,6 +23,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 def add(commands: options.Commands) -> None:
     """Add the family's commands."""
     group = commands.add_parser("control", help="the mesh: nodes, declarations, tokens (on its founder)")
+    options.state_option(group)
     verbs = group.add_subparsers(metavar="COMMAND", required=True)
 
     serve = verbs.add_parser("serve", help="run the control plane (the substrate starts it)")
@@ -165,10 +165,7 @@ def _read_document(file: str) -> Document:
     from agent.fields import Fields, parse_json
     from agent.resources import read_document
 
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise Refused(f"the list {file} cannot be read: {error.strerror}") from error
+    data = options.read_input("the list", file)
     # TOML begins with neither; its [table] and [[resource]] have a name inside.
     if re.match(rb"\s*(\{|\[\s*[\]{])", data):
         value: object = parse_json(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,12 +14,17 @@ if TYPE_CHECKING:
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
-def state_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--state`."""
+def default_state() -> Path:
+    """The state folder when no option names one."""
+    return _folder(os.environ.get("AGENT_STATE") or "/var/lib/mesh-agent")
+
+
+def state_option(parser: argparse.ArgumentParser, default: object = argparse.SUPPRESS) -> None:
+    """Add `--state`; only the whole command line has a default, so that it may stand before a command too."""
     parser.add_argument(
         "--state",
         type=_folder,
-        default=_folder(os.environ.get("AGENT_STATE") or "/var/lib/mesh-agent"),
+        default=default,
         metavar="DIR",
         help="the agent's folder (AGENT_STATE, or /var/lib/mesh-agent)",
     )
@@ -31,7 +37,23 @@ def output_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def read_input(what: str, file: str) -> bytes:
+    """The content of a file that was named, or of standard input for `-`. Refused when it can't be read."""
+    from agent.host.failures import reason
+
+    try:
+        if file != "-":
+            return Path(file).read_bytes()
+        if sys.stdin is None:
+            raise Refused(f"{what} is to come from standard input, which is closed")
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise Refused(f"{what} {file} cannot be read: {reason(error)}") from error
+
+
 def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("names no folder")
     return Path(text).resolve()
 
 

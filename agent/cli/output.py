@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-import json
+import os
+import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
-from agent.fields import JsonValue
-from agent.resources import format_time
+from agent.errors import Unavailable
+
+if TYPE_CHECKING:
+    from agent.fields import JsonValue
+
+
+def finish() -> None:
+    """Have everything written that was printed. Unavailable when that can't be, BrokenPipeError when nobody reads."""
+    if sys.stdout is None:  # closed by whoever started this
+        return
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_output()
+        raise Unavailable(f"what was printed could not be written: {error.strerror}") from error
+
+
+def drop_output() -> None:
+    """Print to nowhere from now on; else Python complains at its end of what it could not write."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -20,6 +41,8 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def print_json(value: JsonValue) -> None:
     """Print a value for a program to read."""
+    import json
+
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -43,4 +66,8 @@ def duration(seconds: float) -> str:
 
 def moment(seconds: float) -> str:
     """A time (seconds since the epoch) as RFC 3339 in UTC."""
+    from datetime import datetime, timezone
+
+    from agent.resources import format_time
+
     return format_time(datetime.fromtimestamp(seconds, timezone.utc))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.cli import options
-from agent.errors import Refused
 
 if TYPE_CHECKING:
     from agent.token import Token
@@ -71,8 +68,4 @@ def _token(file: str | None) -> Token | None:
 
     if file is None:
         return None
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"the token file {file} cannot be read: {error}") from error
-    return parse_token(text)
+    return parse_token(options.read_input("the token file", file).decode("utf-8", "replace"))

@@ -37,7 +37,6 @@ class Settings:
     password: str = field(repr=False)
     fingerprints: tuple[str, ...]
     advertised: Address | None
-    advertised_port: int
     token_file: Path
     node: str
 
@@ -69,7 +68,7 @@ def advertised(settings: Settings) -> Address:
     """Where other machines reach the broker; loopback on a machine without a network."""
     if settings.advertised is not None:
         return settings.advertised
-    return Address(machine.primary_address() or "127.0.0.1", settings.advertised_port)
+    return Address(machine.primary_address() or "127.0.0.1", settings.broker.port)
 
 
 def _read(fields: Fields) -> Settings:
@@ -88,7 +87,6 @@ def _read(fields: Fields) -> Settings:
         password=fields.text("password"),
         fingerprints=fingerprints,
         advertised=parse_address(told) if told else None,
-        advertised_port=fields.integer("advertised_port", broker.port, least=1, most=65535),
         token_file=token_file,
         node=dns_label(fields.text("node"), fields.path("node")),
     )

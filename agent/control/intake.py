@@ -5,8 +5,8 @@ acknowledged.
   an enrolment no body is kept, because it may hold a secret.
 - What fails because something is away (the store, the broker's management) is not acknowledged: it comes
   again.
-- An answer to an enrolment goes out after the account works, and goes nowhere if nobody waits for it any
-  more.
+- An answer to an enrolment goes out after the account works, on a connection of its own; it goes nowhere if nobody
+  waits for it any more.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from agent import wire
-from agent.broker import Delivery, Denied, Lost, Message, NoSuchQueue, Session, Unroutable
+from agent.broker import Blocked, Delivery, Lost, Message, Session
 from agent.control import bounds
 from agent.control.accounts import Accounts
 from agent.control.declaring import sign_anew
@@ -64,7 +65,7 @@ class Intake:
     """Deals with what arrives in one session. `clock` gives seconds since the epoch, `random` that many
     random bytes.
 
-    `parked` is called for each message that was put aside.
+    `open_session` opens another session, for answers. `parked` is called for each message that was put aside.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Intake:
         key: SigningKey,
         fingerprint: str,
         *,
+        open_session: Callable[[], Session],
         clock: Callable[[], float],
         random: Callable[[int], bytes],
         parked: Callable[[], None],
@@ -84,6 +86,7 @@ class Intake:
         self._accounts = accounts
         self._key = key
         self._fingerprint = fingerprint
+        self._open_session = open_session
         self._clock = clock
         self._random = random
         self._parked = parked
@@ -235,10 +238,21 @@ class Intake:
             timestamp=int(self._clock()),
             content_type="application/json",
         )
-        try:
-            self._session.publish(answer, exchange="", mandatory=False)
-        except (Denied, NoSuchQueue, Unroutable) as error:
-            _log.debug("An answer to a request to join found nobody: %s", error)
+        # A forged address, of which RabbitMQ 3.10 believes that it made it itself, breaks the connection that
+        # publishes there. So an answer has one of its own; tried twice, because that one may be lost by chance.
+        for _ in range(2):
+            with closing(self._open_session()) as session:
+                try:
+                    session.publish(answer, exchange="", mandatory=False)
+                except Blocked:
+                    raise
+                except Lost as error:
+                    _log.debug("An answer to a request to join was lost: %s", error)
+                else:
+                    return
+        _log.warning(
+            "A request to join from %s had a reply address that the broker broke over, and got no answer", _who(message)
+        )
 
     def _park(self, message: Message, why: str) -> None:
         reason = bounds.clean(why, bounds.LONGEST_REASON)
@@ -253,10 +267,14 @@ class Intake:
         _log.warning(
             "A message for %s from %s was put aside in %s: %s",
             bounds.clean(message.routing_key, 100),
-            bounds.clean(message.user_id, 100) if message.user_id else "an account that it does not name",
+            _who(message),
             wire.PARKED_QUEUE,
             reason,
         )
+
+
+def _who(message: Message) -> str:
+    return bounds.clean(message.user_id, 100) if message.user_id else "an account that it does not name"
 
 
 def _originals(message: Message) -> dict[str, str]:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 from agent import wire
@@ -63,7 +64,7 @@ def serve(
     clock: Callable[[], float] = time.time,
     random: Callable[[int], bytes] = secrets.token_bytes,
 ) -> None:
-    """Serve until `stop` is set. `alive_interval` in seconds; after `missed` of them a node is out of touch.
+    """Serve until `stop` is set, which it is, too, once this ends otherwise. `alive_interval` in seconds; after `missed` of them a node is out of touch.
 
     Refused when this is no founder or the store is newer; Unavailable when another process serves (it is
     named); Fatal when it can't go on.
@@ -78,8 +79,14 @@ def serve(
             store.settings.set_patience(alive_interval * missed)
             key = ensure_key(state, store, random, clock())
             service = _Service(settings, store, accounts_for(settings), key, ready, open_session, clock, random)
-            with poke.listen(state, service.wake):
-                service.run(stop)
+            waker = threading.Thread(target=_wake_at_the_end, args=(stop, service), name="stop", daemon=True)
+            waker.start()
+            try:
+                with poke.listen(state, service.wake):
+                    service.run(stop)
+            finally:
+                stop.set()
+                waker.join()
 
 
 class _Service:
@@ -145,6 +152,7 @@ class _Service:
                 self._accounts,
                 self._key,
                 self._settings.fingerprints[0],
+                open_session=partial(self._open_session, self._settings.login),
                 clock=self._clock,
                 random=self._random,
                 parked=self._count_soon,
@@ -201,7 +209,12 @@ class _Service:
         self._announce()
 
     def _count_soon(self) -> None:
-        self._count_due = 0.0
+        self._chores_due = self._count_due = 0.0
+
+
+def _wake_at_the_end(stop: threading.Event, service: _Service) -> None:
+    stop.wait()
+    service.wake()
 
 
 def stop_on_signals(stop: threading.Event) -> None:

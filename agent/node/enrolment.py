@@ -11,9 +11,10 @@ import hashlib
 from collections.abc import Mapping
 
 from agent.broker import Login, Message, connect, parse_address
+from agent.envelope import SigningKey
 from agent.errors import Refused
 from agent.fields import JsonValue, fingerprint, quoted
-from agent.node.identity import Identity, Membership
+from agent.node.identity import Membership
 from agent.token import Token
 from agent.wire import (
     ENROL,
@@ -27,17 +28,17 @@ from agent.wire import (
 )
 
 _PATIENCE = 30.0
+_LONGEST_REFUSAL = 500
 
 
 def enrol(
-    token: Token, identity: Identity, profile: Mapping[str, JsonValue], now: int, *, keep_address: bool
+    token: Token, key: SigningKey, profile: Mapping[str, JsonValue], now: int, *, keep_address: bool
 ) -> Membership:
-    """Ask to join, and keep what was answered. `now` in seconds since the epoch.
+    """Ask to join with a key that is on the disk already. `now` in seconds since the epoch.
 
     `keep_address`: stay with the token's address, whatever the answer says (the founder reaches its own broker by
     loopback). Raises Refused when the mesh says no, `agent.broker`'s errors when it can't be asked.
     """
-    key = identity.signing_key()
     body = EnrolRequest(token.node, token.secret, key.public, profile=profile).encode()
     signature = base64.b64encode(key.sign(statement_bytes(ENROL, 0, None, body))).decode("ascii")
     session = connect(Login(parse_address(token.broker), token.account, token.secret, frozenset(token.fingerprints)))
@@ -48,16 +49,14 @@ def enrol(
         )
     finally:
         session.close()
-    membership = read_reply(decode_enrol_reply(answer.body), token, keep_address=keep_address)
-    identity.join(membership)
-    return membership
+    return read_reply(decode_enrol_reply(answer.body), token, keep_address=keep_address)
 
 
 def read_reply(reply: EnrolReply, token: Token, *, keep_address: bool) -> Membership:
     """What of an answer is believed; Refused when it says no, or isn't what this token's mesh would say."""
     if not reply.accepted:
-        why = quoted(reply.refusal) if reply.refusal else "it gave no reason"
-        raise Refused(f"the mesh refused to let this machine join: {why}")
+        why = "".join(one if one.isprintable() else " " for one in reply.refusal[:_LONGEST_REFUSAL])
+        raise Refused(f"the mesh refused to let this machine join: {why or 'it gave no reason'}")
     if reply.signer != token.signer:
         raise Refused(
             "the answer to joining names another signer than the token does; somebody else answered, "

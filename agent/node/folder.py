@@ -39,6 +39,13 @@ def prepare(state: Path) -> None:
         directories.make(folder, mode=mode, uid=uid, gid=gid)
 
 
+def refuse_running(state: Path) -> None:
+    """Fatal when an agent runs on this folder; nothing is made or locked."""
+    pid = holder(state)
+    if pid is not None:
+        raise _running(state, f"process {pid}")
+
+
 def prepare_control(state: Path) -> None:
     """Make the control plane's folder, on a founder."""
     directories.make(state / "control", mode=0o700, uid=os.geteuid(), gid=os.getegid())
@@ -52,10 +59,7 @@ def lock(state: Path) -> Iterator[None]:
             stack.enter_context(locks.hold(state / _LOCK))
         except locks.Held as error:
             by = f"process {error.holder.pid}" if error.holder else "another process"
-            raise Fatal(
-                f"an agent is already running on {state} ({by}), and there can be only one; "
-                "see `agent status`, or end that one first"
-            ) from error
+            raise _running(state, by) from error
         yield
 
 
@@ -78,6 +82,13 @@ def settle(running: Path | None, state: Path) -> Path:
             chunks = iter(lambda: source.read(_ENDS), b"")
             files.write(place, chunks, mode=0o755, uid=os.geteuid(), gid=os.getegid())
     return place
+
+
+def _running(state: Path, by: str) -> Fatal:
+    return Fatal(
+        f"an agent is already running on {state} ({by}), and there can be only one; "
+        "see `agent status`, or end that one first"
+    )
 
 
 def _same(source: BinaryIO, place: Path) -> bool:

@@ -7,11 +7,13 @@ read. Accepting commits a declaration, the key that verified it, its recovery id
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.database import Database, Row, open_database
+from agent.errors import Refused
 from agent.fields import parse_json
 from agent.reconcile import Entry, Phase
 from agent.resources import (
@@ -24,6 +26,8 @@ from agent.resources import (
     parse_port,
     parse_resource,
 )
+
+log = logging.getLogger(__name__)
 
 _SCHEMA = """
 CREATE TABLE resource (
@@ -288,9 +292,11 @@ class Ledger:
             return
         known = {(entry.origin, entry.resource.source): entry.resource for entry in self._entries.values()}
         self._entries = {}
-        for row in self._database.rows("SELECT origin, source, position, found, stamp, phase, since FROM resource"):
+        for row in self._database.rows("SELECT origin, id, source, position, found, stamp, phase, since FROM resource"):
             origin = Origin(row["origin"])
-            resource = known.get((origin, row["source"])) or self._parse(row["source"])
+            resource = known.get((origin, row["source"])) or self._parse(row["id"], row["source"])
+            if resource is None:
+                continue
             self._entries[origin, resource.id] = Entry(
                 origin=origin,
                 resource=resource,
@@ -304,8 +310,12 @@ class Ledger:
         self._failures = {(Origin(row["origin"]), row["id"]): row["why"] for row in rows}
         self._seen = version
 
-    def _parse(self, source: str) -> Resource:
-        return parse_resource(parse_json(source.encode("utf-8")), "ledger", self._context)
+    def _parse(self, id: str, source: str) -> Resource | None:
+        try:
+            return parse_resource(parse_json(source.encode("utf-8")), "ledger", self._context)
+        except Refused as error:
+            log.error("what the ledger holds of %s cannot be read by this agent, so it is left alone: %s", id, error)
+            return None
 
 
 def open_ledger(state: Path, clock: Callable[[], float], *, write: bool) -> Ledger:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,8 +23,8 @@ from agent.node.identity import Identity, Role, Self
 from agent.node.ledger import Ledger, open_ledger
 from agent.node.substrate import Substrate
 from agent.node.trust import reread
-from agent.node.worker import Job
-from agent.reconcile import Outcome, Reconciler, Step
+from agent.node.worker import NOTHING_ACCEPTED, Job
+from agent.reconcile import Outcome, Reconciler, Step, check, impossible
 from agent.resources import Origin, Resource, claims
 from agent.token import Token
 
@@ -74,14 +75,18 @@ class Node:
         if self.ledger.failures(Origin.CARRIED):
             failed.update(self.raise_substrate(tell, stop).failed)
         self.ledger.forget_failures_beside(Origin.ASSIGNED, {resource.id for resource in job.resources})
-        outcome = self.reconciler.apply(job.resources, Origin.ASSIGNED, prune=job.serial > 0, tell=tell, stop=stop)
+        outcome = self.reconciler.apply(job.resources, Origin.ASSIGNED, prune=job.accepted, tell=tell, stop=stop)
         return replace(outcome, failed={**failed, **outcome.failed})
 
+    def impossible(self, wanted: Sequence[Resource]) -> str | None:
+        """Why a list can never be made here; None when it can."""
+        return impossible(wanted, self.reconciler.kinds, self.reconciler.machine)
+
     def accepted_job(self) -> Job:
-        """The last accepted list, its signature verified again; serial 0 and nothing where none was accepted."""
+        """The last accepted list, its signature verified again. Refused when it no longer verifies or reads."""
         accepted = self.ledger.accepted()
         if accepted is None:
-            return Job(0, ())
+            return NOTHING_ACCEPTED
         return Job(accepted.serial, reread(accepted.data, accepted.signature, accepted.signer, self.state))
 
 
@@ -98,25 +103,39 @@ def carried_ports(substrate: Substrate, ledger: Ledger) -> Sequence[int]:
     return sorted({port.number for resource in carried for port in claims(resource).ports})
 
 
-def begin(asked: Asked, tell: Callable[[str], None]) -> Node:
-    """Everything up to the first touch: decide who this is, load and check the whole list, open the ledger.
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Who this node is, what it knew of that before, and what it carries: decided without touching anything."""
 
-    Raises Refused or Unavailable, with nothing changed, when the list can't be raised here and never was.
+    known: Self | None
+    myself: Self
+    substrate: Substrate
+
+
+def consider(asked: Asked, tell: Callable[[str], None]) -> Plans:
+    """Decide who this is; load the whole list and, as long as it was never raised here, check it against the machine.
+
+    Raises Refused or Unavailable, with nothing changed, when it can't be raised.
     """
-    identity = Identity(asked.state)
-    known = identity.self()
+    known = Identity(asked.state).self()
     myself = decide(known, asked, bool(asked.bundle.document.get("mesh")))
     _announce(known, myself, asked, tell)
     loaded = substrate.load(
         asked.bundle, asked.state, myself.name, myself.settings, founder=myself.role is Role.FOUNDER
     )
+    if not was_raised(asked.state):
+        substrate.check_room(loaded, asked.state)
+        check(loaded.resources, KINDS, Machine(asked.state, b"", loaded.read_blob))
+    return Plans(known, myself, loaded)
+
+
+def begin(asked: Asked, plans: Plans) -> Node:
+    """Make what was decided durable, in a folder that is this process's own."""
+    identity, loaded, myself = Identity(asked.state), plans.substrate, plans.myself
     ledger = open_ledger(asked.state, time.time, write=True)
     machine = Machine(asked.state, identity.node_key(), loaded.read_blob)
     reconciler = Reconciler(ledger, machine, KINDS, time.monotonic)
-    if not ledger.raised_once():
-        substrate.check_room(loaded, asked.state)
-        reconciler.check(loaded.resources)
-    if myself != known:
+    if myself != plans.known:
         identity.decide(myself)
     if asked.token:
         identity.keep_token(asked.token)
@@ -125,6 +144,14 @@ def begin(asked: Asked, tell: Callable[[str], None]) -> Node:
     folder.settle(asked.running_file, asked.state)
     _remake(asked.remake, ledger, machine, loaded.resources)
     return Node(asked.state, myself, identity, ledger, reconciler, loaded)
+
+
+def was_raised(state: Path) -> bool:
+    """Whether all that is carried was once raised in this state folder."""
+    if not (state / "ledger.db").exists():
+        return False
+    with closing(open_ledger(state, time.time, write=False)) as ledger:
+        return ledger.raised_once()
 
 
 def decide(known: Self | None, asked: Asked, carries_mesh: bool) -> Self:
@@ -158,7 +185,7 @@ def _remembered(known: Self, bundle: Bundle) -> dict[str, str]:
 
 
 def _announce(known: Self | None, myself: Self, asked: Asked, tell: Callable[[str], None]) -> None:
-    if known is None and myself.role is Role.FOUNDER:
+    if myself.role is Role.FOUNDER and (known is None or known.role is not Role.FOUNDER):
         tell(f"no token was given, so this machine founds a new mesh, as {myself.name}")
     elif myself.role is Role.ALONE:
         tell(f"no token was given and this bundle carries no mesh: {myself.name} raises it and keeps it so")

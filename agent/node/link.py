@@ -25,7 +25,7 @@ from agent.node.ledger import open_ledger
 from agent.node.life import Node, carried_ports, carried_resources
 from agent.node.profile import profile
 from agent.node.trust import Acceptance, Known, Refusal, judge
-from agent.node.worker import Job, Worker
+from agent.node.worker import ITSELF, Job, Worker
 from agent.reconcile import Outcome
 from agent.resources import Context, Origin
 from agent.token import Token, parse_token
@@ -70,7 +70,9 @@ class Link:
         self._outcomes: queue.SimpleQueue[tuple[Job, Outcome]] = queue.SimpleQueue()
         self._worker: Worker | None = None
         self._session: Session | None = None
+        self._is_up = False
         self._last_word = ""
+        self._own_failure: dict[str, str] = {}
         self._last_activity = 0.0
 
     def run(self, worker: Worker, stop: threading.Event) -> bool:
@@ -83,10 +85,9 @@ class Link:
                 self._hold(stop)
                 return True
             except Exception as error:
-                was_up = self._session is not None
+                if self._is_up:
+                    delays = self._delays()
                 self._down(error)
-            if was_up:
-                delays = self._delays()
             if self._manner.once is not None and time.monotonic() - begun > self._manner.once:
                 return False
             stop.wait(next(delays))
@@ -105,11 +106,12 @@ class Link:
         login = Login(parse_address(membership.broker), membership.account, membership.password, self._pins(membership))
         session = self._log_in(login)
         try:
+            self._session = session
             next_alive = self._say_alive(session)
             next_alive = self._consume(session, membership, stop, next_alive)
-            self._session = session
             self._up(membership)
-            if self._worker is None or self._worker.idle:
+            # A list that is still being applied is reported when it has been; before any, the ports are what counts.
+            if self._idle() or self._ledger.accepted() is None:
                 self._report(session)
             self._report_outcomes()
             self._last_activity = time.monotonic()
@@ -118,9 +120,8 @@ class Link:
                 if time.monotonic() >= next_alive:
                     next_alive = self._say_alive(session)
         finally:
+            self._session = None
             session.close()
-            if stop.is_set():
-                self._session = None
 
     def _log_in(self, login: Login) -> Session:
         try:
@@ -180,16 +181,18 @@ class Link:
             return None
 
     def _enrol(self, token: Token) -> Membership:
-        before = self._node.identity.membership()
-        if before:
-            self._ledger.begin_anew(keep_serial=token.signer in self._signers(before))
+        identity = self._node.identity
+        before = identity.membership()
         membership = enrolment.enrol(
             token,
-            self._node.identity,
+            identity.signing_key(),
             profile(machine.look()),
             int(time.time()),
             keep_address=self._node.myself.role is Role.FOUNDER,
         )
+        if before:  # the ledger first: a crash in between must not leave the old signers counting
+            self._ledger.begin_anew(keep_serial=token.signer in self._signers(before))
+        identity.join(membership)
         self._tell(f"enrolled as {self._node.myself.name}")
         return membership
 
@@ -232,7 +235,7 @@ class Link:
             assigned=self._ledger.assigned_or_recovered(),
             carried=carried_resources(self._node.substrate, self._ledger),
             context=Context(self._node.state),
-            impossible=self._node.reconciler.impossible,
+            impossible=self._node.impossible,
         )
 
     def _accept(self, verdict: Acceptance) -> None:
@@ -274,6 +277,7 @@ class Link:
             except queue.Empty:
                 break
             finished = True
+            self._own_failure = {id: why for id, why in outcome.failed.items() if id == ITSELF}
             self._tell(_sentence(job, outcome))
         self._last_activity = time.monotonic()
         if finished and self._session:
@@ -281,7 +285,11 @@ class Link:
 
     def _report(self, session: Session) -> None:
         accepted = self._ledger.accepted()
-        failed = {**self._ledger.failures(Origin.CARRIED), **self._ledger.failures(Origin.ASSIGNED)}
+        failed = {
+            **self._ledger.failures(Origin.CARRIED),
+            **self._ledger.failures(Origin.ASSIGNED),
+            **self._own_failure,
+        }
         report = Report(
             node=self._node.myself.name,
             applied=tuple(entry.resource.id for entry in self._ledger.entries(Origin.ASSIGNED)),
@@ -307,14 +315,18 @@ class Link:
 
     # How it stands.
 
+    def _idle(self) -> bool:
+        return self._worker is None or self._worker.idle
+
     def _up(self, membership: Membership) -> None:
+        self._is_up = True
         self._last_word = ""
         self._tell(f"connected to {membership.broker} as {membership.account}; waiting for declarations")
         condition.write_link(self._node.state, condition.Link(f"up, to {membership.broker}", time.time()))
 
     def _down(self, error: Exception) -> None:
         """Say once what is wrong; the same reason again is no news."""
-        self._session = None
+        self._is_up = False
         if isinstance(error, AgentError):
             why = str(error)
         else:
@@ -327,7 +339,7 @@ class Link:
         condition.write_link(self._node.state, condition.Link("down", time.time(), why))
 
     def _nothing_waits(self) -> bool:
-        if self._manner.once is None or self._worker is None or not self._worker.idle:
+        if self._manner.once is None or not self._idle():
             return False
         return self._outcomes.empty() and time.monotonic() - self._last_activity > _QUIET
 

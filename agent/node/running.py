@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from agent.errors import Refused
 from agent.node import folder
-from agent.node.life import Asked, Node, begin
+from agent.node.life import Asked, Node, begin, consider
 from agent.node.link import Link, Manner
-from agent.node.worker import Job, Worker
+from agent.node.worker import NOTHING_ACCEPTED, Job, Worker
 from agent.reconcile import Outcome, Step
 from agent.resources import Origin, Service
 
@@ -29,9 +30,11 @@ def up(asked: Asked, manner: Manner, tell: Callable[[str], None], show: Callable
 
     `tell` takes lines for a person, `show` each step of a raise or an apply; both may be called on another thread.
     """
+    folder.refuse_running(asked.state)
+    plans = consider(asked, tell)
     folder.prepare(asked.state)
     with folder.lock(asked.state), _stopping() as stop:
-        node = begin(asked, tell)
+        node = begin(asked, plans)
         outcome = node.raise_substrate(show, stop.is_set)
         _tell_ports(node, tell)
         if stop.is_set():
@@ -67,8 +70,8 @@ def _live(
     worker = Worker(apply, done, retry_after=_RETRY_AFTER)
     worker.start()
     try:
-        job = node.accepted_job()
-        if job.serial or (failed and manner.once is None):
+        job = _accepted_job(node, tell)
+        if job.accepted or (failed and manner.once is None):
             worker.submit(job)
         if node.has_mesh:
             linked = link.run(worker, stop)
@@ -80,6 +83,14 @@ def _live(
     if outcomes:
         failed = bool(outcomes[0].failed)
     return FAILED if failed or not (linked or stop.is_set()) else FINE
+
+
+def _accepted_job(node: Node, tell: Callable[[str], None]) -> Job:
+    try:
+        return node.accepted_job()
+    except Refused as error:
+        tell(f"what was accepted earlier is not applied again: {error}")
+        return NOTHING_ACCEPTED
 
 
 def _tell_ports(node: Node, tell: Callable[[str], None]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent import template
 from agent.bundle import Blob, Bundle
 from agent.errors import Refused
 from agent.fields import Fields, dns_label, quoted
@@ -16,11 +17,12 @@ from agent.resources import (
     Resource,
     check_state_folder,
     check_within,
-    fill_document,
+    document_values,
     parse_list,
     read_document,
 )
 from agent.resources import File as FileSpec
+from agent.resources.grammar import absolute_path
 
 _ROOM_TO_SPARE = 64 * 1024 * 1024
 
@@ -67,8 +69,8 @@ def load(bundle: Bundle, state: Path, node: str, settings: Mapping[str, str], *,
     mesh = fields.table("mesh")
     document = read_document(fields)
     fields.finish()
-    context = Context(state, blobs=_BundleBlobs(bundle))
-    resources = parse_list(fill_document(document, settings, node), context)
+    context = Context(state, document_values(document, settings, node), _BundleBlobs(bundle))
+    resources = parse_list(document.items, context)
     check_within(resources)
     check_state_folder(resources, state, allowed=(state / "control" / "control.toml",))
     if not founder:
@@ -104,9 +106,10 @@ def node_name(asked: str | None) -> str:
 
 
 def _mesh(fields: Fields, state: Path) -> Mesh:
-    text = fields.text("token_file").replace("${state}", str(state))
+    where = fields.path("token_file")
+    text = template.parse(fields.text("token_file"), where).fill({"state": str(state)}).text(where)
     fields.finish()
-    path = Path(text)
-    if state not in path.parents or ".." in path.parts:
-        raise Refused(f"mesh.token_file: {quoted(text)} does not lie in the state folder {state}")
+    path = absolute_path(text, where)
+    if state not in path.parents:
+        raise Refused(f"{where}: {quoted(text)} does not lie in the state folder {state}")
     return Mesh(path)

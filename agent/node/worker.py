@@ -19,10 +19,14 @@ ITSELF = "agent"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An accepted list to be made true."""
+    """A list to be made true. One that was not `accepted` says nothing of what is no longer wanted."""
 
     serial: int
     resources: tuple[Resource, ...]
+    accepted: bool = True
+
+
+NOTHING_ACCEPTED = Job(0, (), accepted=False)
 
 
 class Worker:

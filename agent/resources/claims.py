@@ -144,7 +144,9 @@ class _Holders:
 
 
 def _harmless_above(spec: Directory | File) -> bool:
-    return isinstance(spec, Directory) and spec.owner == "root" and not (spec.data or spec.mode & 0o022)
+    if not isinstance(spec, Directory) or spec.data or spec.mode & 0o022:
+        return False
+    return spec.owner.partition(":")[0] == "root"
 
 
 def _check(resource: Resource, others: Iterable[Resource]) -> None:

@@ -7,26 +7,28 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pika
 
-from agent.control.config import Settings
 from agent.control.plane import Control, open_control
 from agent.control.service import serve
-from agent.control.store import Store, open_store
+from agent.control.views import Mesh, NodeDetail
 from agent.envelope import SigningKey
+from agent.resources import Document
 from agent.token import Token
 from tests.broker.rabbit import CONTROL_PASSWORD, Rabbit, wait_until
 
 REPLIES = "amq.rabbitmq.reply-to"
+REFUSAL = "this token cannot be used to join"
 
 
 class Plane:
-    """`control serve` in a thread, on a state folder of its own."""
+    """`control serve` in a thread, on a state folder of its own. `options` are those of `serve`."""
 
     def __init__(self, rabbit: Rabbit, state: Path, **options: Any) -> None:
         self.rabbit = rabbit
@@ -35,6 +37,7 @@ class Plane:
         self.failure: BaseException | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._keys = iter(range(1, 256))
         write_settings(rabbit, state)
 
     @property
@@ -45,10 +48,16 @@ class Plane:
     def founder_token(self) -> Path:
         return self.state / "control" / "founder.token"
 
-    def start(self) -> None:
+    def begin(self) -> None:
+        """Start it, and don't wait."""
+        self.failure = None
         self._stop.clear()
         self._thread = threading.Thread(target=self._serve, name="control")
         self._thread.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it is ready."""
+        self.begin()
         wait_until(lambda: self.ready_file.exists() or self.failure is not None, 30)
         if self.failure is not None:
             raise self.failure
@@ -60,39 +69,45 @@ class Plane:
             assert not self._thread.is_alive()
             self._thread = None
 
+    def died(self) -> bool:
+        return self._thread is not None and not self._thread.is_alive()
+
     def control(self, **options: Any) -> Control:
         return open_control(self.state, **options)
 
-    def store(self) -> Store:
-        return open_store(self.state)
-
-    def token(self, node: str) -> Token:
-        with self.control() as control:
+    def token(self, node: str, **options: Any) -> Token:
+        with self.control(**options) as control:
             return control.create_token(node)
+
+    def newcomer(self, node: str, **options: Any) -> Newcomer:
+        """A machine with a new token for a node, and a key that no other one has."""
+        return Newcomer(self.rabbit, self.token(node, **options), SigningKey(bytes([next(self._keys)]) * 32))
 
     def join(self, node: str) -> Node:
         """A node that has enrolled, and has not yet spoken."""
-        newcomer = Newcomer(self.rabbit, self.token(node))
-        with newcomer:
-            reply = newcomer.enrol()
-        assert reply["accepted"], reply
-        return Node(self.rabbit, reply["node"], reply["password"], newcomer.key)
+        with self.newcomer(node) as newcomer:
+            return newcomer.node(newcomer.enrol())
 
-    def detail(self, node: str) -> Any:
+    def mesh(self) -> Mesh:
+        with self.control() as control:
+            return control.mesh()
+
+    def detail(self, node: str) -> NodeDetail:
         with self.control() as control:
             return control.node(node)
 
-    def wait_for(self, node: str, holds: Callable[[Any], bool]) -> Any:
+    def wait_for(self, node: str, holds: Callable[[NodeDetail], bool]) -> NodeDetail:
         """Wait until what is known of a node is as wanted."""
         wait_until(lambda: holds(self.detail(node)), 20, lambda: str(self.detail(node)))
         return self.detail(node)
 
     def wait_for_parked(self, count: int) -> None:
-        def parked() -> int:
-            with self.control() as control:
-                return control.mesh().parked
+        wait_until(lambda: self.mesh().parked == count, 20, lambda: f"{self.mesh().parked} are parked")
 
-        wait_until(lambda: parked() == count, 20, lambda: f"{parked()} are parked")
+    def declare(self, node: str, *ids: str, retire: bool = False) -> int:
+        """Declare files of these paths; the serial."""
+        with self.control() as control:
+            return control.declare(node, files(*ids), {}, retire=retire).serial
 
     def _serve(self) -> None:
         try:
@@ -101,7 +116,22 @@ class Plane:
             self.failure = error
 
 
-def write_settings(rabbit: Rabbit, state: Path, node: str = "founder") -> None:
+@contextmanager
+def serving(rabbit: Rabbit, state: Path, **options: Any) -> Iterator[Plane]:
+    """A control plane that is ready, for the block."""
+    plane = Plane(rabbit, state, **options)
+    try:
+        plane.start()
+        yield plane
+    finally:
+        plane.stop()
+
+
+def files(*paths: str) -> Document:
+    return Document({}, tuple({"kind": "file", "name": path, "content": "x"} for path in paths))
+
+
+def write_settings(rabbit: Rabbit, state: Path) -> None:
     folder = state / "control"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "control.toml").write_text(
@@ -109,8 +139,8 @@ def write_settings(rabbit: Rabbit, state: Path, node: str = "founder") -> None:
         f'management = "{rabbit.management.address}"\n'
         f'account = "control"\npassword = "{CONTROL_PASSWORD}"\n'
         f'fingerprints = ["{rabbit.fingerprint}"]\n'
-        f'advertised = ""\nadvertised_port = {rabbit.broker_port}\n'
-        f'token_file = "{folder / "founder.token"}"\nnode = "{node}"\n'
+        f'advertised = "{rabbit.address}"\n'
+        f'token_file = "{folder / "founder.token"}"\nnode = "founder"\n'
     )
 
 
@@ -158,16 +188,22 @@ class Peer:
             self.connection.process_data_events(0.02)
         raise AssertionError(f"nothing came by {queue}")
 
+    def is_cut_off(self) -> bool:
+        """Whether the broker has ended the connection."""
+        try:
+            self.connection.process_data_events(0)
+        except pika.exceptions.AMQPError:
+            return True
+        return bool(self.connection.is_closed)
+
 
 class Newcomer(Peer):
-    """A machine with a token and a fresh key."""
+    """A machine with a token and a key of its own."""
 
-    def __init__(self, rabbit: Rabbit, token: Token, key: SigningKey | None = None) -> None:
+    def __init__(self, rabbit: Rabbit, token: Token, key: SigningKey) -> None:
         super().__init__(rabbit, token.account, token.secret)
         self.token = token
-        self.key = key or SigningKey(
-            base64.b64decode("a2V5LW9mLWEtbmV3LW1hY2hpbmUsIDMyIGJ5dGVzLi4=")[:32].ljust(32, b".")
-        )
+        self.key = key
 
     def request(self, **fields: Any) -> bytes:
         body = {
@@ -179,63 +215,80 @@ class Newcomer(Peer):
         }
         return json.dumps(body).encode()
 
-    def signature(self, body: bytes, key: SigningKey | None = None) -> str:
-        return base64.b64encode((key or self.key).sign(b"enrol\n0\n\n" + body)).decode()
+    def signed(self, body: bytes, key: SigningKey | None = None) -> dict[str, Any]:
+        """The header that proves the key."""
+        return {"signature": base64.b64encode((key or self.key).sign(b"enrol\n0\n\n" + body)).decode()}
 
-    def enrol(self, body: bytes | None = None, headers: dict[str, Any] | None = None, seconds: float = 20) -> Any:
-        """Ask to be let in, and wait for the answer."""
-        replies: list[tuple[Any, bytes]] = []
-        tag = self.channel.basic_consume(
-            REPLIES, lambda _c, _m, properties, body: replies.append((properties, body)), auto_ack=True
+    def ask(self, body: bytes | None = None, headers: dict[str, Any] | None = None) -> None:
+        """Ask to be let in; `answer` waits for what comes of it, in the same connection."""
+        self.replies: list[tuple[Any, bytes]] = []
+        if not self.channel.consumer_tags:
+            self.channel.basic_consume(
+                REPLIES, lambda _c, _m, properties, reply: self.replies.append((properties, reply)), auto_ack=True
+            )
+        self.send(
+            "enrol", self.request() if body is None else body, reply_to=REPLIES, correlation_id="c-1", headers=headers
         )
-        self.send("enrol", body or self.request(), reply_to=REPLIES, correlation_id="c-1", headers=headers)
+
+    def answer(self, seconds: float = 20) -> Any:
         deadline = time.monotonic() + seconds
-        while not replies:
+        while not self.replies:
             assert time.monotonic() < deadline, "no answer came"
             self.connection.process_data_events(0.05)
-        self.channel.basic_cancel(tag)
-        properties, answer = replies[0]
+        properties, reply = self.replies.pop()
         assert properties.correlation_id == "c-1"
-        return json.loads(answer)
+        return json.loads(reply)
+
+    def enrol(self, body: bytes | None = None, headers: dict[str, Any] | None = None) -> Any:
+        self.ask(body, headers)
+        return self.answer()
+
+    def node(self, reply: Any) -> Node:
+        """The node that an answer makes of it."""
+        assert reply["accepted"], reply
+        return Node(self.rabbit, reply["node"], reply["password"])
 
 
 class Node(Peer):
     """A node that has enrolled."""
 
-    def __init__(self, rabbit: Rabbit, name: str, password: str, key: SigningKey) -> None:
+    def __init__(self, rabbit: Rabbit, name: str, password: str) -> None:
         super().__init__(rabbit, f"node.{name}", password)
         self.name = name
-        self.key = key
 
     @property
     def queue(self) -> str:
         return f"node.{self.name}"
 
-    def alive(self, **properties: Any) -> None:
-        self.send("alive", {"node": self.name}, **{"user_id": self.account, **properties})
+    def alive(self) -> None:
+        self.send("alive", {"node": self.name}, user_id=self.account)
 
     def report(self, serial: Any = None, *, timestamp: int | None = None, **fields: Any) -> None:
         headers = None if serial is None else {"serial": serial, "version": "7.7"}
         at = int(time.time()) if timestamp is None else timestamp
         self.send("report", {"node": self.name, **fields}, user_id=self.account, headers=headers, timestamp=at)
 
-    def declaration(self) -> dict[str, Any]:
+    def declaration(self) -> Declaration:
         """The next declaration that arrives."""
         properties, body = self.get(self.queue)
-        assert properties.type == "declaration"
         signed = json.loads(body)
-        return {
-            **json.loads(base64.b64decode(signed["declaration"])),
-            "bytes": base64.b64decode(signed["declaration"]),
-            "signature": base64.b64decode(signed["signature"]),
-        }
+        data = base64.b64decode(signed["declaration"], validate=True)
+        return Declaration(properties, data, base64.b64decode(signed["signature"]), json.loads(data))
 
     def has_nothing(self) -> bool:
-        method, _, _ = self.channel.basic_get(self.queue, auto_ack=False)
+        method, _, _ = self.channel.basic_get(self.queue, auto_ack=True)
         return method is None
 
 
-def settings_of(state: Path) -> Settings:
-    from agent.control.config import read_settings
+@dataclass(frozen=True)
+class Declaration:
+    """What arrived at a node: the bytes that were signed, and what they say."""
 
-    return read_settings(state)
+    properties: Any
+    data: bytes
+    signature: bytes
+    says: dict[str, Any]
+
+    @property
+    def serial(self) -> int:
+        return int(self.says["serial"])

@@ -183,9 +183,7 @@ def test_user_without_a_writable_home_is_told(file: Path, place: Path) -> None:
 def test_many_first_starts_at_once(file: Path, place: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "AGENT_STATE": str(place / "state")}
     started = [
-        subprocess.Popen(
-            [file, "--version"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        subprocess.Popen([file, "--version"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for _ in range(20)
     ]
     said = {process.communicate()[0] for process in started}

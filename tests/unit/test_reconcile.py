@@ -455,7 +455,7 @@ def test_a_shared_found_directory_is_found_for_both(world: World) -> None:
     world.apply(shared)
     world.apply((), Origin.CARRIED)
     world.apply(())
-    assert world.steps() == [("directory:a", "restored")]
+    assert world.steps() == [("directory:a", "given back")]
     assert stat.S_IMODE((world.ground / "a").stat().st_mode) == 0o700
 
 
@@ -468,7 +468,7 @@ def test_a_found_file_comes_back_byte_for_byte(world: World) -> None:
         world.apply(world.list(file("a", content)))
         assert facts(world.ground / "a") == (content.encode(), 0o644, 0, 0)
     world.apply(())
-    assert world.steps() == [("file:a", "restored")]
+    assert world.steps() == [("file:a", "given back")]
     assert facts(world.ground / "a") == (before, 0o4711, NOBODY.pw_uid, NOBODY.pw_gid)
 
 
@@ -478,7 +478,7 @@ def test_a_found_directory_is_left_and_a_made_one_with_others_things_is_named(wo
     for name in ("found", "made"):
         (world.ground / name / "theirs").write_bytes(b"")
     world.apply(())
-    assert world.steps() == [("directory:made", "left"), ("directory:found", "restored")]
+    assert world.steps() == [("directory:made", "left"), ("directory:found", "given back")]
     assert f"take it away with `rm -r {world.ground}/made`" in world.told[0].detail
     assert (world.ground / "made" / "theirs").exists()
     assert (world.ground / "found" / "theirs").exists()

@@ -71,6 +71,8 @@ class Policy:
             "exit 101\n"
         )
         with in_words("Replacing", self.path):
+            if os.path.lexists(self._saved) and not os.path.lexists(self.path):
+                self._saved.rename(self.path)
             # What is here is the machine's own; what was saved is an older one, or the same file once more.
             self._saved.unlink(missing_ok=True)
             with suppress(FileNotFoundError):
@@ -84,7 +86,7 @@ class Policy:
     def _restore(self) -> None:
         is_ours = self._is_ours()
         with in_words("Restoring", self.path):
-            if is_ours and os.path.lexists(self._saved):
+            if os.path.lexists(self._saved) and (is_ours or not os.path.lexists(self.path)):
                 self._saved.rename(self.path)
             elif is_ours:
                 self.path.unlink()

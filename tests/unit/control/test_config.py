@@ -15,7 +15,6 @@ WHOLE = {
     "password": '"p4ssword"',
     "fingerprints": f'["{"ab" * 32}"]',
     "advertised": '""',
-    "advertised_port": "5671",
     "token_file": '"/var/lib/mesh-agent/control/founder.token"',
     "node": '"founder"',
 }
@@ -37,7 +36,7 @@ def test_whole(tmp_path):
 
 
 def test_without_an_advertised_address_it_is_the_machines_own(tmp_path):
-    address = advertised(read_settings(write(tmp_path, advertised_port="443")))
+    address = advertised(read_settings(write(tmp_path, broker='"amqps://127.0.0.1:443"')))
     assert address.port == 443
     assert address.host
 

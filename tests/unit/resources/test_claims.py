@@ -131,13 +131,13 @@ def test_what_two_can_both_have(first: Resource, second: Resource) -> None:
 def test_a_list_is_refused_exactly_when_two_of_it_are_in_conflict(resources: list[Resource]) -> None:
     pairs = itertools.combinations(resources, 2)
     if any(conflict(first, second) for first, second in pairs):
-        with pytest.raises(Refused, match="only one of them can be declared$"):
+        with pytest.raises(Refused, match=r"only one of them can be declared$"):
             check_within(resources)
     else:
         check_within(resources)
 
 
-@given(st.lists(RESOURCES, max_size=3), st.lists(RESOURCES, max_size=3))
+@given(st.lists(RESOURCES, max_size=3), st.lists(RESOURCES, max_size=3, unique_by=lambda one: one.id))
 def test_two_lists_are_refused_exactly_when_one_of_each_are_in_conflict(
     assigned: list[Resource], carried: list[Resource]
 ) -> None:
@@ -210,6 +210,7 @@ def test_beside_the_state_folder_all_is_well() -> None:
             one("file", "/var/lib/xy"),
             one("file", "/var/lib/y/x"),
             one("directory", "/var/lib"),
+            one("directory", "/var", owner="root:staff"),
             one("secret", "a"),
             one("certificate", "a"),
             one("service", "a", directory=str(STATE)),

@@ -94,11 +94,8 @@ def test_when_lists_are_outdated(text: str, outdated: bool) -> None:
     [
         (
             "Setting up web (1) ...\n",
-            "dpkg: error processing package web (--configure):\n"
-            " installed web package post-installation script subprocess returned error exit status 1\n"
-            "E: Sub-process /usr/bin/dpkg returned an error code (1)\n",
-            "dpkg: error processing package web (--configure): "
-            "installed web package post-installation script subprocess returned error exit status 1",
+            "dpkg: error processing package web (--configure):\n its script failed with status 1\nE: dpkg failed\n",
+            "dpkg: error processing package web (--configure): its script failed with status 1",
         ),
         ("", "W: a warning\nE: Unable to locate package web\nE: and more\n", "E: Unable to locate package web"),
         ("one\ntwo\n\n", "", "two"),

@@ -118,6 +118,9 @@ def test_every_step_of_it_may_be_the_last(ground: Path) -> None:
     # A restoring that was cut short before its very last step.
     upcoming.write_text("half a pol")
     recover()
+    # A person took ours away, who did not know that the machine's own was saved.
+    path.rename(saved)
+    recover()
     # An older one was saved, and the machine has got a new one since.
     saved.write_text("old")
     recover()
@@ -131,6 +134,15 @@ def test_what_others_put_there_meanwhile_stays(ground: Path) -> None:
         path.write_text("newer")
     assert path.read_text() == "newer"
     assert sorted(ground.iterdir()) == [path]
+
+
+def test_ours_being_removed_meanwhile_brings_the_machines_own_back(ground: Path) -> None:
+    path = ground / "policy-rc.d"
+    a_file(path)
+    found = look(path)
+    with Policy(path).in_force():
+        path.unlink()
+    assert look(path) == found
 
 
 def test_units_are_masked_and_unmasked(ground: Path) -> None:

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.bundle import Bundle
+from agent.envelope import SigningKey
+from agent.errors import Refused
+from agent.kinds import KINDS
+from agent.kinds.kind import Machine
+from agent.node import substrate
+from agent.node.identity import Identity, Role, Self
+from agent.node.ledger import Ledger, open_ledger
+from agent.node.life import Asked, Node, carried_ports, carried_resources, decide
+from agent.node.worker import NOTHING_ACCEPTED, Job
+from agent.reconcile import Reconciler
+from agent.resources import Context, Origin, Resource, parse_list
+from agent.token import Token
+
+TOKEN = Token("from-token", "amqps://10.0.0.1:5671", ("ab" * 32,), b"s" * 32, "geheim")
+SIGNER = SigningKey(b"s" * 32)
+
+
+def bundle(*resources: Mapping[str, object], params: Mapping[str, object] | None = None) -> Bundle:
+    document = {"name": "b", "params": params or {}, "resource": list(resources)}
+    return Bundle("b", "ab" * 32, document, {}, Path("/nowhere"))
+
+
+ASKED = Asked(Path("/state"), bundle(params={"port": 1, "motto": ""}), None)
+FOUNDER, JOINER, ALONE = (Self("old", role) for role in (Role.FOUNDER, Role.JOINER, Role.ALONE))
+
+
+def asked(name: str | None = None, token: Token | None = None, **settings: str) -> Asked:
+    return replace(ASKED, name=name, token=token, settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("known", "asks", "carries_mesh", "decided"),
+    [
+        (None, asked("new"), True, Self("new", Role.FOUNDER)),
+        (None, asked("new"), False, Self("new", Role.ALONE)),
+        (None, asked("new", TOKEN), True, Self("from-token", Role.JOINER)),
+        (None, asked(None, TOKEN), False, Self("from-token", Role.JOINER)),
+        (FOUNDER, asked(), True, FOUNDER),
+        (FOUNDER, asked("old"), True, FOUNDER),
+        (FOUNDER, asked(), False, FOUNDER),
+        (JOINER, asked(), True, JOINER),
+        (JOINER, asked(None, TOKEN), True, Self("from-token", Role.JOINER)),
+        (JOINER, asked("old", TOKEN), True, Self("from-token", Role.JOINER)),
+        (JOINER, asked("from-token", TOKEN), True, Self("from-token", Role.JOINER)),
+        (ALONE, asked(), False, ALONE),
+        (ALONE, asked(), True, Self("old", Role.FOUNDER)),
+        (ALONE, asked(None, TOKEN), False, Self("from-token", Role.JOINER)),
+        (ALONE, asked(None, TOKEN), True, Self("from-token", Role.JOINER)),
+    ],
+)
+def test_who_this_machine_is(known: Self | None, asks: Asked, carries_mesh: bool, decided: Self) -> None:
+    assert decide(known, asks, carries_mesh) == decided
+
+
+@pytest.mark.parametrize(
+    ("known", "asks", "why"),
+    [
+        (None, asked("No Label"), 'the node name "No Label" is no DNS label'),
+        (FOUNDER, asked(None, TOKEN), "founded its own mesh, as old, so it cannot join another"),
+        (FOUNDER, asked("new"), "is called old since its first up; `agent reset` first to rename it"),
+        (JOINER, asked("new"), "is called old since its first up"),
+        (JOINER, asked("new", TOKEN), "is called old since its first up"),
+        (ALONE, asked("new"), "is called old since its first up"),
+    ],
+)
+def test_what_contradicts_what_was_decided_is_refused(known: Self | None, asks: Asked, why: str) -> None:
+    for carries_mesh in (True, False):
+        with pytest.raises(Refused, match=why):
+            decide(known, asks, carries_mesh)
+
+
+def test_what_was_set_is_remembered_until_it_is_set_otherwise_or_no_parameter_any_more() -> None:
+    first = decide(None, asked("a", port="2"), True)
+    assert first.settings == {"port": "2"}
+    second = decide(first, asked(motto="x"), True)
+    assert second.settings == {"port": "2", "motto": "x"}
+    assert decide(second, asked(port="3"), True).settings == {"port": "3", "motto": "x"}
+    # A newer bundle that asks for less still comes up; what is asked now is checked when the list is filled.
+    newer = replace(asked(prot="4"), bundle=bundle(params={"motto": ""}))
+    assert decide(second, newer, True).settings == {"motto": "x", "prot": "4"}
+    assert decide(second, replace(asked(), bundle=bundle()), True).settings == {}
+
+
+def sshd(*ports: str) -> dict[str, object]:
+    return {"kind": "reserved", "name": "sshd", "ports": list(ports)}
+
+
+def parsed(*items: Mapping[str, object]) -> tuple[Resource, ...]:
+    return parse_list(items, Context(Path("/state")))
+
+
+@pytest.fixture
+def ledger(ground: Path) -> Iterator[Ledger]:
+    (ground / "state").mkdir()
+    opened = open_ledger(ground / "state", time.time, write=True)
+    yield opened
+    opened.close()
+
+
+def node(ground: Path, ledger: Ledger, *resources: Mapping[str, object]) -> Node:
+    state = ground / "state"
+    loaded = substrate.load(bundle(*resources), state, "a", {}, founder=False)
+    machine = Machine(state, b"k" * 32, loaded.read_blob)
+    return Node(
+        state,
+        Self("a", Role.JOINER),
+        Identity(state),
+        ledger,
+        Reconciler(ledger, machine, KINDS, time.monotonic),
+        loaded,
+    )
+
+
+def test_what_a_newer_bundle_drops_still_claims_what_it_holds(ground: Path, ledger: Ledger) -> None:
+    kept = {"kind": "reserved", "name": "kept", "ports": ["[::1]:25", "25/udp"]}
+    before = node(ground, ledger, sshd("22"), kept)
+    assert [one.id for one in carried_resources(before.substrate, ledger)] == ["reserved:sshd", "reserved:kept"]
+    assert before.raise_substrate(lambda step: None, lambda: False).failed == {}
+    ledger.apply(
+        Origin.ASSIGNED, parsed({"kind": "reserved", "name": "theirs", "ports": ["80"]})[0], 1, found=False, stamp=""
+    )
+    newer = node(ground, ledger, sshd("2222"))
+    carried = carried_resources(newer.substrate, ledger)
+    assert {one.id: one.source for one in carried} == {one.id: one.source for one in parsed(sshd("2222"), kept)}
+    assert carried_ports(newer.substrate, ledger) == [25, 2222]
+
+
+def accept(ledger: Ledger, data: bytes, serial: int = 7) -> None:
+    ledger.accept(serial, data, SIGNER.sign(data), SIGNER.public, [], None)
+
+
+DECLARATION = b"""{"type": "declaration/v1", "node": "a", "serial": 7, "issued_at": "2020-01-01T00:00:00Z",
+    "expires_at": "2020-01-01T00:00:01Z", "recovery": [],
+    "resources": [{"kind": "reserved", "name": "web", "ports": [80], "needs": ["package:gone"]}]}"""
+
+
+def test_the_accepted_list_comes_back_past_its_expiry_and_without_what_it_needs(ground: Path, ledger: Ledger) -> None:
+    here = node(ground, ledger, sshd("22"))
+    assert here.accepted_job() == NOTHING_ACCEPTED
+    accept(ledger, DECLARATION)
+    job = here.accepted_job()
+    assert (job.serial, [one.id for one in job.resources]) == (7, ["reserved:web"])
+    outcome = here.apply(job, lambda step: None, lambda: False)
+    assert outcome.failed == {"reserved:web": "it needs package:gone, which is not on this machine now"}
+
+
+def test_the_accepted_list_is_kept_after_joining_anew(ground: Path, ledger: Ledger) -> None:
+    here = node(ground, ledger)
+    accept(ledger, DECLARATION)
+    ledger.begin_anew(keep_serial=False)
+    job = here.accepted_job()
+    assert (job.serial, [one.id for one in job.resources]) == (0, ["reserved:web"])
+
+
+def test_an_accepted_list_that_was_changed_on_disk_is_refused(ground: Path, ledger: Ledger) -> None:
+    ledger.accept(7, DECLARATION.replace(b"80", b"81"), SIGNER.sign(DECLARATION), SIGNER.public, [], None)
+    with pytest.raises(Refused, match="no longer carries its signature"):
+        node(ground, ledger).accepted_job()
+
+
+def test_applying_tries_first_what_of_the_carried_failed(ground: Path, ledger: Ledger) -> None:
+    broken = {"kind": "file", "name": f"{ground}/missing/x", "content": ""}
+    here = node(ground, ledger, sshd("22"), broken)
+    first = here.raise_substrate(lambda step: None, lambda: False)
+    assert list(first.failed) == [f"file:{ground}/missing/x"]
+    assert not ledger.raised_once()
+    outcome = here.apply(
+        Job(1, parsed({"kind": "reserved", "name": "web", "ports": ["80"]})), lambda step: None, lambda: False
+    )
+    assert outcome.failed == first.failed
+    (ground / "missing").mkdir()
+    assert here.apply(Job(1, ()), lambda step: None, lambda: False).failed == {}
+    assert ledger.raised_once()
+    assert (ground / "missing" / "x").exists()
+    assert [entry.resource.id for entry in ledger.entries(Origin.ASSIGNED)] == []
