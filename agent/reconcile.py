@@ -9,7 +9,7 @@ after an apply without failures, in reverse; only this origin's, and never what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -189,9 +189,11 @@ class Reconciler:
             self._remove_all(self.record.entries(origin), failed, data=True, tell=tell)
         return failed
 
-    def survey(self, wanted: Sequence[Resource], origin: Origin) -> list[Finding]:
-        """How each resource of a list stands now; nothing is touched or written down."""
-        return [self._look(resource, origin, wanted) for resource in wanted]
+    def survey(
+        self, wanted: Sequence[Resource], origin: Origin, *, only: Collection[str] | None = None
+    ) -> list[Finding]:
+        """How each resource of a list (of the kinds `only`) stands now; nothing is touched or written down."""
+        return [self._look(one, origin, wanted) for one in wanted if only is None or one.kind in only]
 
     def _make(self, resource: Resource, origin: Origin, position: int, wanted: Sequence[Resource]) -> Plan[Any]:
         kind, entry = self._kind(resource), self.record.entry(origin, resource.id)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from agent.cli import options
+
+if TYPE_CHECKING:
+    from agent.host.sockets import Holder
 
 
 def add(commands: options.Commands) -> None:
@@ -47,9 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
                 str(binding.port),
                 binding.origin.value,
                 binding.owner,
-                f"{holders[0].command} ({holders[0].pids[0]})" if holders and holders[0].pids else "-",
+                _program(holders[0]) if holders and holders[0].pids else "-",
             )
             for binding, holders in rows
         ],
     )
     return 0
+
+
+def _program(holder: Holder) -> str:
+    """Its name without its arguments, and its first process."""
+    return f"{holder.command.partition(' ')[0].rpartition('/')[2]} ({holder.pids[0]})"

@@ -37,6 +37,13 @@ def add(commands: options.Commands) -> None:
     parser.add_argument(
         "--alive-interval", type=options.seconds, default=60.0, metavar="SECONDS", help="how often to say alive (60)"
     )
+    parser.add_argument(
+        "--drift-interval",
+        type=options.seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="how often what is here is looked at again and put right (300)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -49,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from agent.node import running
     from agent.node.life import Asked
     from agent.node.link import Manner
+    from agent.node.worker import Rhythm
 
     asked = Asked(
         state=arguments.state,
@@ -60,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         remake=tuple(arguments.remake),
     )
     once = 60.0 if arguments.once else None
-    return running.up(asked, Manner(arguments.alive_interval, once), print_line, print_step)
+    manner = Manner(arguments.alive_interval, once, rhythm=Rhythm(drift=arguments.drift_interval))
+    return running.up(asked, manner, print_line, print_step)
 
 
 def _token(file: str | None) -> Token | None:

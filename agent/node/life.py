@@ -11,13 +11,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.bundle import Bundle
+from agent.bundle import Bundle, verify
 from agent.errors import Refused
 from agent.kinds import KINDS
-from agent.kinds.kind import Machine
+from agent.kinds.kind import Machine, Verb
 from agent.node import folder, substrate
 from agent.node.identity import Identity, Role, Self
 from agent.node.ledger import Ledger, open_ledger
@@ -25,7 +25,7 @@ from agent.node.substrate import Substrate
 from agent.node.trust import reread
 from agent.node.worker import NOTHING_ACCEPTED, Job
 from agent.reconcile import Outcome, Reconciler, Step, check, impossible
-from agent.resources import Origin, Resource, claims
+from agent.resources import RUNNING_KINDS, Origin, Resource, claims
 from agent.token import Token
 
 log = logging.getLogger(__name__)
@@ -70,13 +70,26 @@ class Node:
         return outcome
 
     def apply(self, job: Job, tell: Callable[[Step], None], stop: Callable[[], bool]) -> Outcome:
-        """Make an accepted list true; before it, what of the carried one failed the last time."""
-        failed: dict[str, str] = {}
-        if self.ledger.failures(Origin.CARRIED):
-            failed.update(self.raise_substrate(tell, stop).failed)
+        """Make an accepted list true; before it the carried one, when it failed the last time or it is time to look."""
+        before = Outcome()
+        if job.again or self.ledger.failures(Origin.CARRIED):
+            before = self.raise_substrate(tell, stop)
         self.ledger.forget_failures_beside(Origin.ASSIGNED, {resource.id for resource in job.resources})
         outcome = self.reconciler.apply(job.resources, Origin.ASSIGNED, prune=job.accepted, tell=tell, stop=stop)
-        return replace(outcome, failed={**failed, **outcome.failed})
+        return Outcome(
+            before.changes + outcome.changes,
+            {**before.failed, **outcome.failed},
+            interrupted=before.interrupted or outcome.interrupted,
+        )
+
+    def has_ended(self) -> bool:
+        """Whether something that should run does not; a quick look that touches nothing."""
+        entries = {origin: self.ledger.entries(origin) for origin in Origin}
+        return any(
+            finding.verb is not Verb.KEEP
+            for origin, held in entries.items()
+            for finding in self.reconciler.survey([entry.resource for entry in held], origin, only=RUNNING_KINDS)
+        )
 
     def impossible(self, wanted: Sequence[Resource]) -> str | None:
         """Why a list can never be made here; None when it can."""
@@ -124,6 +137,7 @@ def consider(asked: Asked, tell: Callable[[str], None]) -> Plans:
         asked.bundle, asked.state, myself.name, myself.settings, founder=myself.role is Role.FOUNDER
     )
     if not was_raised(asked.state):
+        verify(asked.bundle)
         substrate.check_room(loaded, asked.state)
         check(loaded.resources, KINDS, Machine(asked.state, b"", loaded.read_blob))
     return Plans(known, myself, loaded)
@@ -208,12 +222,3 @@ def _remake(ids: Sequence[str], ledger: Ledger, machine: Machine, resources: Seq
         if entry:
             KINDS[entry.resource.kind].remove(entry.resource, entry.held, machine, data=True)
             ledger.forget(Origin.CARRIED, id)
-
-
-def describe_failures(failed: Mapping[str, str]) -> str:
-    """One sentence for a number of failures."""
-    first = next(iter(failed.items()), None)
-    if first is None:
-        return ""
-    rest = f", and {len(failed) - 1} more failed" if len(failed) > 1 else ""
-    return f"{first[0]}: {first[1]}{rest}"

@@ -12,11 +12,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from agent import __version__
-from agent.broker import Delivery, Login, LoginRefused, Message, QueueInUse, Session, connect, parse_address
+from agent.broker import (
+    HEARTBEAT,
+    PATIENCE,
+    Delivery,
+    Login,
+    LoginRefused,
+    Message,
+    QueueInUse,
+    Session,
+    connect,
+    parse_address,
+)
 from agent.errors import AgentError, Unavailable
 from agent.host import machine
 from agent.node import condition, enrolment
@@ -25,7 +36,7 @@ from agent.node.ledger import open_ledger
 from agent.node.life import Node, carried_ports, carried_resources
 from agent.node.profile import profile
 from agent.node.trust import Acceptance, Known, Refusal, judge
-from agent.node.worker import ITSELF, Job, Worker
+from agent.node.worker import ITSELF, Job, Rhythm, Worker
 from agent.reconcile import Outcome
 from agent.resources import Context, Origin
 from agent.token import Token, parse_token
@@ -44,7 +55,6 @@ from agent.wire import (
 log = logging.getLogger(__name__)
 
 _PUMP = 1.0  # a signal is answered within this many seconds
-_IN_USE_RETRY, _IN_USE_SAID_AFTER = 5.0, 40.0
 _LONGEST_DELAY = 30.0
 _QUIET = 2.0  # with --once: nothing more waits when nothing came for so long
 _LONGEST_REASON = 1000
@@ -52,10 +62,20 @@ _LONGEST_REASON = 1000
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How the link behaves: seconds between alives, and whether to end when nothing more waits (`once`, in seconds)."""
+    """How a node lives with its mesh; all in seconds. `rhythm`: when its lists are looked at again.
+
+    `once`: end when nothing more waits, or when so long has passed without a link. `patience` bounds every answer of
+    the broker. A queue that somebody else consumes is tried for every `in_use_retry`; after `in_use_said_after` that
+    is said.
+    """
 
     alive_interval: float = 60.0
     once: float | None = None
+    heartbeat: int = HEARTBEAT
+    patience: float = PATIENCE
+    in_use_retry: float = 5.0
+    in_use_said_after: float = 40.0
+    rhythm: Rhythm = field(default_factory=Rhythm)
 
 
 class Link:
@@ -125,7 +145,7 @@ class Link:
 
     def _log_in(self, login: Login) -> Session:
         try:
-            return connect(login)
+            return connect(login, heartbeat=self._manner.heartbeat, patience=self._manner.patience)
         except LoginRefused:
             token = self._token()
             if token is None:
@@ -142,13 +162,13 @@ class Link:
                 session.consume(membership.queue, self._receive, exclusive=True, prefetch=1)
                 return next_alive
             except QueueInUse:
-                if not said and time.monotonic() - begun >= _IN_USE_SAID_AFTER:
+                if not said and time.monotonic() - begun >= self._manner.in_use_said_after:
                     said = True
                     self._tell(
                         f"another machine holds this identity ({membership.account}): it consumes the same queue; "
                         "end the agent there, or join again with a token of its own"
                     )
-            again = time.monotonic() + _IN_USE_RETRY
+            again = time.monotonic() + self._manner.in_use_retry
             while time.monotonic() < again:
                 if stop.is_set():
                     raise Unavailable("the agent is ending")
@@ -211,7 +231,7 @@ class Link:
             return  # unacknowledged, so it comes again
         self._last_activity = time.monotonic()
         message = delivery.message
-        if message.type not in ("", DECLARATION_TYPE):
+        if message.type not in (None, "", DECLARATION_TYPE):
             verdict: Acceptance | Refusal = Refusal(f"this agent knows no message of type {message.type}", None)
         else:
             verdict = judge(message.body, self._known(membership), datetime.now(timezone.utc))
@@ -278,7 +298,8 @@ class Link:
                 break
             finished = True
             self._own_failure = {id: why for id, why in outcome.failed.items() if id == ITSELF}
-            self._tell(_sentence(job, outcome))
+            if job.accepted and not job.again:
+                self._tell(_sentence(job, outcome))
         self._last_activity = time.monotonic()
         if finished and self._session:
             self._report(self._session)

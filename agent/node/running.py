@@ -17,7 +17,6 @@ from agent.node.worker import NOTHING_ACCEPTED, Job, Worker
 from agent.reconcile import Outcome, Step
 from agent.resources import Origin, Service
 
-_RETRY_AFTER = 30.0
 _ENDING = 10.0
 
 FINE, FAILED = 0, 2
@@ -42,7 +41,7 @@ def up(asked: Asked, manner: Manner, tell: Callable[[str], None], show: Callable
         if outcome.failed:
             tell(
                 f"{len(outcome.failed)} of the carried resources failed; "
-                f"they are tried again every {_RETRY_AFTER:.0f} s"
+                f"they are tried again every {manner.rhythm.retry:.0f} s"
             )
         return _live(node, manner, stop, tell, show, failed=bool(outcome.failed))
 
@@ -61,16 +60,25 @@ def _live(
     link = Link(node, manner, tell, random.random)
 
     def apply(job: Job) -> Outcome:
-        return node.apply(job, lambda step: None if step.what == "kept" else show(step), lambda: worker.stopping)
+        mended: list[Step] = []
+        note = mended.append if job.again else show
+        outcome = node.apply(job, lambda step: None if step.what == "kept" else note(step), lambda: worker.stopping)
+        done = [f"{step.id} {step.what}: {step.detail}" for step in mended if step.what != "failed"]
+        if done:
+            tell(f"put right: {'; '.join(done)}")
+        return outcome
 
     def done(job: Job, outcome: Outcome) -> None:
         outcomes[:] = [outcome]
+        if job.again:
+            for id, why in outcome.failed.items():
+                tell(f"{id} failed: {why}")
         link.done(job, outcome)
 
-    worker = Worker(apply, done, retry_after=_RETRY_AFTER)
-    worker.start()
+    worker = Worker(apply, done, rhythm=manner.rhythm, ended=node.has_ended)
     try:
         job = _accepted_job(node, tell)
+        worker.start(job)
         if job.accepted or (failed and manner.once is None):
             worker.submit(job)
         if node.has_mesh:

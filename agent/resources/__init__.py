@@ -13,7 +13,7 @@ from agent.resources.declaration import (
     read_declaration,
 )
 from agent.resources.lists import Document, document_values, fill_document, parse_list, read_document
-from agent.resources.model import SHARED_KINDS, BlobFacts, Blobs, Context, NoBlobs, Origin, Resource, split_id
+from agent.resources.model import RUNNING_KINDS, SHARED_KINDS, BlobFacts, Blobs, Context, NoBlobs, Origin, Resource, split_id
 from agent.resources.parse import late_references, parse_resource
 from agent.resources.ports import EVERY_ADDRESS, Port, parse_port
 from agent.resources.specs import (
@@ -37,6 +37,7 @@ from agent.resources.specs import (
 
 __all__ = [
     "EVERY_ADDRESS",
+    "RUNNING_KINDS",
     "SHARED_KINDS",
     "BlobFacts",
     "Blobs",

@@ -12,6 +12,8 @@ from typing import Protocol
 from agent.resources.specs import Spec
 
 SHARED_KINDS = frozenset({"directory", "package"})
+# What runs by itself, and can end by itself.
+RUNNING_KINDS = frozenset({"service"})
 # Which kind's value a late reference `${GROUP.NAME}` stands for.
 LATE_KINDS = {"secret": "secret", "fingerprint": "certificate"}
 
