@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from agent.cli import bundle, control, options, ports, reset, status, up
+from agent.cli import bundle, control, options, plan, ports, reset, status, up
 from agent.errors import Refused
 from agent.fields import nearest, quoted
 
@@ -48,7 +48,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action=_Version, nargs=0, help="say what this file is")
     options.state_option(parser, options.default_state())
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for family in (up, status, ports, control, bundle, reset):
+    for family in (up, plan, status, ports, control, bundle, reset):
         family.add(commands)
     return parser
 

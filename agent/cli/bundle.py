@@ -23,6 +23,10 @@ def add(commands: options.Commands) -> None:
         if run is show:
             options.output_option(parser)
         parser.set_defaults(run=run)
+    packing = verbs.add_parser("pack", help="make a file like this one that carries another bundle")
+    packing.add_argument("folder", type=Path, metavar="DIR", help="the bundle: bundle.toml and blobs/")
+    packing.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the file to make")
+    packing.set_defaults(run=pack)
 
 
 def version() -> str:
@@ -98,4 +102,15 @@ def verify(arguments: argparse.Namespace) -> int:
     substrate.load(bundle, folder.DEFAULT, "node", {}, founder=True)
     print(f"bundle {bundle.name}: every byte is as its manifest says and every resource reads well")
     print(f"digest {bundle.digest}")
+    return 0
+
+
+def pack(arguments: argparse.Namespace) -> int:
+    """`agent bundle pack`."""
+    import agent.bundle
+    from agent.node import folder, substrate
+
+    substrate.load(agent.bundle.open_bundle(arguments.folder), folder.DEFAULT, "node", {}, founder=True)
+    packed = agent.bundle.pack(carrying_file(), arguments.folder, arguments.output)
+    print(f"{arguments.output} carries the bundle {packed.name} {packed.digest}")
     return 0

@@ -51,6 +51,20 @@ def read_input(what: str, file: str) -> bytes:
         raise Refused(f"{what} {file} cannot be read: {reason(error)}") from error
 
 
+def bundle_options(parser: argparse.ArgumentParser) -> None:
+    """Add what decides which bundle is raised, and as what."""
+    parser.add_argument("--name", help="this node's name (the host name's first label); a token's name wins")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the bundle; remembered"
+    )
+    parser.add_argument(
+        "--bundle", type=_folder, metavar="DIR", help="carry the bundle in this folder instead, from now on"
+    )
+    parser.add_argument(
+        "--prune", action="store_true", help="take away what a newer bundle no longer carries (never secrets or data)"
+    )
+
+
 def _folder(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("names no folder")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from agent.errors import Unavailable
@@ -71,3 +71,14 @@ def moment(seconds: float) -> str:
     from agent.resources import format_time
 
     return format_time(datetime.fromtimestamp(seconds, timezone.utc))
+
+
+def print_plan(rows: Iterable[tuple[str, str, str, str]], warnings: Iterable[str]) -> None:
+    """Print (change, id, reason, difference) lines, each difference indented below its line."""
+    for change, id, reason, difference in rows:
+        # That a thing is made because it isn't there goes without saying.
+        print(f"{change:<7} {id}" + (f"  {reason}" if reason and change != "create" else ""))
+        for line in difference.splitlines():
+            print(f"        {line}")
+    for warning in warnings:
+        print(f"warning: {warning}")

@@ -20,17 +20,10 @@ def add(commands: options.Commands) -> None:
     )
     options.state_option(parser)
     parser.add_argument("--token-file", metavar="FILE", help="the token to join with; - reads it from standard input")
-    parser.add_argument("--name", help="this node's name (the host name's first label); a token's name wins")
     parser.add_argument(
         "--once", action="store_true", help="end when all that waits is applied: 0 fine, 2 something failed"
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a parameter of the bundle; remembered",
-    )
+    options.bundle_options(parser)
     parser.add_argument(
         "--remake", action="append", default=[], metavar="ID", help="make a lost secret or certificate anew"
     )
@@ -60,12 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     asked = Asked(
         state=arguments.state,
-        bundle=open_bundle(carrying_file()),
+        bundle=open_bundle(arguments.bundle or carrying_file()),
         running_file=running_file(),
         name=arguments.name,
         token=_token(arguments.token_file),
         settings=dict(map(options.setting, arguments.set)),
         remake=tuple(arguments.remake),
+        prune=arguments.prune,
     )
     once = 60.0 if arguments.once else None
     manner = Manner(arguments.alive_interval, once, rhythm=Rhythm(drift=arguments.drift_interval))

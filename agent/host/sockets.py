@@ -58,6 +58,15 @@ def holders(wanted: Iterable[Endpoint]) -> list[Holder]:
     return [_holder(want, open_.endpoint, pids.get(open_.inode, [])) for want, open_ in conflicts]
 
 
+def given_out() -> range:
+    """The ports that the kernel gives to programs which ask for none (ip(7), ip_local_port_range)."""
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()
+    except (OSError, ValueError):
+        return range(0)
+    return range(int(low), int(high) + 1)
+
+
 def parse_table(text: str, protocol: Protocol) -> list[Bound]:
     """The held endpoints in the text of /proc/net/tcp, tcp6, udp or udp6."""
     found = []

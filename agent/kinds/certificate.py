@@ -83,7 +83,7 @@ class Certificate:
     def plan(self, wanted: Wanted, observed: Observed, held: Held | None) -> Plan[Action]:
         certificate, key = observed.certificate, observed.key
         if certificate is None and key is None and not (held and held.stamp):
-            return Plan(Verb.CREATE, "it was not there", (Action.MAKE,))
+            return Plan(Verb.CREATE, "not there yet", (Action.MAKE,))
         if not observed.paired and held and not held.stamp:
             return Plan(Verb.CREATE, "it was half made", (Action.MAKE,))
         spec = _spec(wanted.resource)

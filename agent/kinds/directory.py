@@ -56,13 +56,13 @@ class Directory:
     def plan(self, wanted: Wanted, observed: Observed, held: Held | None) -> Plan[Action]:
         thing = observed.thing
         if thing is None:
-            return Plan(Verb.CREATE, "it was not there", (Action.MAKE,))
+            return Plan(Verb.CREATE, "not there yet", (Action.MAKE,))
         drift = thing.drift(_spec(wanted.resource).mode, observed.owner)
         if drift:
             return Plan(Verb.CHANGE, drift, (Action.MAKE,))
         # Without a stamp a crash may have come between making it and marking it.
         if held is None or not held.stamp:
-            return Plan(Verb.ADOPT, "it was there, as wanted")
+            return Plan(Verb.ADOPT, "there already, as wanted")
         return Plan(Verb.KEEP)
 
     def preserve(self, wanted: Wanted, observed: Observed, machine: Machine) -> None:

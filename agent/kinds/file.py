@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,6 +20,9 @@ from agent.kinds.kind import Held, Machine, Mark, Plan, Removal, Standing, Verb,
 from agent.kinds.places import Form, Other, Thing
 from agent.kinds.preserved import Previous
 from agent.resources import FromBlob, Inline, Resource, specs
+
+
+_LARGEST_SHOWN = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +62,16 @@ class File:
     def plan(self, wanted: Wanted, observed: Observed, held: Held | None) -> Plan[Action]:
         thing = observed.thing
         if thing is None:
-            return Plan(Verb.CREATE, "it was not there", (Action.WRITE,))
+            return Plan(Verb.CREATE, "not there yet", (Action.WRITE,))
         drift = thing.drift(_spec(wanted.resource).mode, observed.owner)
         if thing.sha256 != _sha256(wanted):
-            reason = f"its content was another, and {drift}" if drift else "its content was another"
+            reason = f"other content, and {drift}" if drift else "other content"
             return Plan(Verb.CHANGE, reason, (Action.WRITE,))
         if drift:
             return Plan(Verb.CHANGE, drift, (Action.DRESS,))
         # Without a stamp a crash may have come before an adopted one was marked.
         if held is None or not held.stamp:
-            return Plan(Verb.ADOPT, "it was there, as wanted")
+            return Plan(Verb.ADOPT, "there already, as wanted")
         return Plan(Verb.KEEP)
 
     def preserve(self, wanted: Wanted, observed: Observed, machine: Machine) -> None:
@@ -92,6 +96,23 @@ class File:
             files.write(spec.path, content, mode=spec.mode, uid=uid, gid=gid, mark=written)
         else:
             places.dress(spec.path, mode=spec.mode, uid=uid, gid=gid, mark=written)
+
+    def difference(self, wanted: Wanted, machine: Machine, hidden: Mapping[str, str]) -> str:
+        spec = _spec(wanted.resource)
+        if isinstance(spec.content, FromBlob):
+            return ""
+        new = spec.content.template.render(lambda name: f"${{{name}}}")
+        there = files.facts(spec.path, uid=places.uid_of(spec.owner))
+        if not isinstance(there, files.File) or there.size > _LARGEST_SHOWN:
+            return ""
+        try:
+            old = (files.read(spec.path, uid=places.uid_of(spec.owner)) or b"").decode("utf-8")
+        except UnicodeDecodeError:
+            return ""
+        for name, value in hidden.items():
+            old, new = old.replace(value, f"${{{name}}}"), new.replace(value, f"${{{name}}}")
+        lines = difflib.unified_diff(old.splitlines(), new.splitlines(), "is", "will be", lineterm="")
+        return "\n".join(lines)
 
     def remove(self, resource: Resource, held: Held, machine: Machine, *, data: bool) -> Removal:
         spec = _spec(resource)

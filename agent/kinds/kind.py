@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from agent.fields import canonical
 from agent.resources import Resource, Spec
@@ -145,3 +145,14 @@ class Kind(Protocol[S, O, A]):
 
     def value(self, spec: S, machine: Machine) -> str | None:
         """What a late reference to this resource stands for; None for a kind that is never referred to."""
+
+
+@runtime_checkable
+class Comparing(Protocol):
+    """A kind that can show what would change inside a thing."""
+
+    def difference(self, wanted: Wanted, machine: Machine, hidden: Mapping[str, str]) -> str:
+        """A unified diff from what is there to what is wanted; "" where there is none to show.
+
+        `hidden` are values by the reference that stands for them (`secret.x`): none of them is in what is shown.
+        """

@@ -57,7 +57,7 @@ class Secret:
         if observed.file is None:
             if held and held.stamp:
                 raise vault.lost(wanted.resource, _spec(wanted.resource).path)
-            return Plan(Verb.CREATE, "it was not there", (Action.MAKE,))
+            return Plan(Verb.CREATE, "not there yet", (Action.MAKE,))
         drift = observed.file.drift(_MODE, observed.owner) or vault.folder_drift(observed.folder, observed.owner)
         if drift:
             return Plan(Verb.CHANGE, drift, (Action.DRESS,))

@@ -18,7 +18,7 @@ from agent.kinds.kind import Machine, Verb
 from agent.node import folder
 from agent.node.identity import Identity
 from agent.node.ledger import Ledger, open_ledger
-from agent.reconcile import Entry, Finding, Phase, Reconciler
+from agent.reconcile import Entry, Finding, Phase, Surveyor
 from agent.resources import Origin, claims
 
 
@@ -65,7 +65,7 @@ def look(state: Path) -> Condition:
         raise Refused(f"there is no node at {state} yet; `agent up` makes one (see --state)")
     ledger = open_ledger(state, time.time, write=False)
     machine = Machine(state, identity.node_key(), lambda name: iter(()))
-    reconciler = Reconciler(ledger, machine, KINDS, time.monotonic)
+    surveyor = Surveyor(ledger, machine, KINDS)
     running = folder.holder(state)
     accepted = ledger.accepted()
     return Condition(
@@ -75,7 +75,7 @@ def look(state: Path) -> Condition:
         link=read_link(state) if running else Link("down", why="the agent is not running"),
         serial=accepted.serial if accepted else 0,
         accepted=accepted.since if accepted else 0.0,
-        lines=tuple(line for origin in Origin for line in _lines(origin, ledger, reconciler)),
+        lines=tuple(line for origin in Origin for line in _lines(origin, ledger, surveyor)),
     )
 
 
@@ -95,9 +95,9 @@ def read_link(state: Path) -> Link:
     return Link(fields.text("state"), float(since) if isinstance(since, (int, float)) else 0.0, fields.text("why", ""))
 
 
-def _lines(origin: Origin, ledger: Ledger, reconciler: Reconciler) -> list[Line]:
+def _lines(origin: Origin, ledger: Ledger, surveyor: Surveyor) -> list[Line]:
     entries, failures = ledger.entries(origin), dict(ledger.failures(origin))
-    findings = reconciler.survey([entry.resource for entry in entries], origin)
+    findings = surveyor.survey([entry.resource for entry in entries], origin)
     lines = [
         _line(entry, finding, failures.pop(entry.resource.id, None))
         for entry, finding in zip(entries, findings, strict=True)

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from agent.bundle import pack
 from agent.errors import Fatal, Refused
 from agent.fields import quoted
 from agent.host import directories, files, locks
@@ -69,14 +70,18 @@ def holder(state: Path) -> int | None:
     return process.pid if process else None
 
 
-def settle(running: Path | None, state: Path) -> Path:
+def settle(running: Path | None, state: Path, *, carrying: Path | None = None) -> Path:
     """Copy the running file to STATE/agent, which services and units point at, and give that path.
 
-    It is written only when it is another file.
+    It is written only when it is another file. `carrying`: a bundle's folder that is packed into the copy, so that a
+    reboot raises the same.
     """
     place = state / "agent"
     if running is None:
         raise Refused("this runs from a source tree; build the one file with ./build.sh and run that")
+    if carrying is not None:
+        pack(running, carrying, place)
+        return place
     with in_words("Copying", running), running.open("rb") as source:
         if not (place.exists() and _same(source, place)):
             chunks = iter(lambda: source.read(_ENDS), b"")

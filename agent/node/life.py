@@ -16,6 +16,7 @@ from pathlib import Path
 
 from agent.bundle import Bundle, verify
 from agent.errors import Refused
+from agent.host import sockets
 from agent.kinds import KINDS
 from agent.kinds.kind import Machine, Verb
 from agent.node import folder, substrate
@@ -24,7 +25,7 @@ from agent.node.ledger import Ledger, open_ledger
 from agent.node.substrate import Substrate
 from agent.node.trust import reread
 from agent.node.worker import NOTHING_ACCEPTED, Job
-from agent.reconcile import Outcome, Reconciler, Step, check, impossible
+from agent.reconcile import Outcome, Reconciler, Step, Surveyor, check, impossible
 from agent.resources import RUNNING_KINDS, Origin, Resource, claims
 from agent.token import Token
 
@@ -33,7 +34,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line asks of one `up`. `remake` are ids of things made once that are to be made anew."""
+    """What the command line asks of one `up`.
+
+    `bundle` is the running file's or a folder's. `remake` are ids of things made once that are to be made anew;
+    `prune`: what a newer bundle dropped goes.
+    """
 
     state: Path
     bundle: Bundle
@@ -42,6 +47,7 @@ class Asked:
     token: Token | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     remake: tuple[str, ...] = ()
+    prune: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +66,13 @@ class Node:
         """Whether there is a mesh to hold a link to: its own, or one it joined."""
         return self.myself.role is not Role.ALONE
 
-    def raise_substrate(self, tell: Callable[[Step], None], stop: Callable[[], bool]) -> Outcome:
-        """Make the carried list true. What a newer bundle dropped is kept."""
+    def raise_substrate(
+        self, tell: Callable[[Step], None], stop: Callable[[], bool], *, prune: bool = False
+    ) -> Outcome:
+        """Make the carried list true. What a newer bundle dropped is kept, unless it is told to go (`prune`)."""
         resources = self.substrate.resources
         self.ledger.forget_failures_beside(Origin.CARRIED, {resource.id for resource in resources})
-        outcome = self.reconciler.apply(resources, Origin.CARRIED, prune=False, tell=tell, stop=stop)
+        outcome = self.reconciler.apply(resources, Origin.CARRIED, prune=prune, tell=tell, stop=stop)
         if not outcome.failed and not outcome.interrupted:
             self.ledger.note_raised()
         return outcome
@@ -84,11 +92,13 @@ class Node:
 
     def has_ended(self) -> bool:
         """Whether something that should run does not; a quick look that touches nothing."""
-        entries = {origin: self.ledger.entries(origin) for origin in Origin}
+        surveyor = Surveyor(self.ledger, self.reconciler.machine, self.reconciler.kinds)
         return any(
             finding.verb is not Verb.KEEP
-            for origin, held in entries.items()
-            for finding in self.reconciler.survey([entry.resource for entry in held], origin, only=RUNNING_KINDS)
+            for origin in Origin
+            for finding in surveyor.survey(
+                [entry.resource for entry in self.ledger.entries(origin)], origin, only=RUNNING_KINDS
+            )
         )
 
     def impossible(self, wanted: Sequence[Resource]) -> str | None:
@@ -125,22 +135,29 @@ class Plans:
     substrate: Substrate
 
 
+def plans_for(asked: Asked) -> Plans:
+    """Decide who this is, and load the whole list. Refused when either can't be."""
+    known = Identity(asked.state).self()
+    myself = decide(known, asked, bool(asked.bundle.document.get("mesh")))
+    founder = myself.role is Role.FOUNDER
+    loaded = substrate.load(asked.bundle, asked.state, myself.name, myself.settings, founder=founder)
+    return Plans(known, myself, loaded)
+
+
 def consider(asked: Asked, tell: Callable[[str], None]) -> Plans:
-    """Decide who this is; load the whole list and, as long as it was never raised here, check it against the machine.
+    """What is planned, said and, as long as it was never raised here, checked against the machine.
 
     Raises Refused or Unavailable, with nothing changed, when it can't be raised.
     """
-    known = Identity(asked.state).self()
-    myself = decide(known, asked, bool(asked.bundle.document.get("mesh")))
-    _announce(known, myself, asked, tell)
-    loaded = substrate.load(
-        asked.bundle, asked.state, myself.name, myself.settings, founder=myself.role is Role.FOUNDER
-    )
+    plans = plans_for(asked)
+    _announce(plans.known, plans.myself, asked, tell)
     if not was_raised(asked.state):
         verify(asked.bundle)
-        substrate.check_room(loaded, asked.state)
-        check(loaded.resources, KINDS, Machine(asked.state, b"", loaded.read_blob))
-    return Plans(known, myself, loaded)
+        substrate.check_room(plans.substrate, asked.state)
+        check(plans.substrate.resources, KINDS, Machine(asked.state, b"", plans.substrate.read_blob))
+        for warning in substrate.port_warnings(plans.substrate.resources, sockets.given_out()):
+            tell(f"warning: {warning}")
+    return plans
 
 
 def begin(asked: Asked, plans: Plans) -> Node:
@@ -155,7 +172,8 @@ def begin(asked: Asked, plans: Plans) -> Node:
         identity.keep_token(asked.token)
     if myself.role is Role.FOUNDER:
         folder.prepare_control(asked.state)
-    folder.settle(asked.running_file, asked.state)
+    place = asked.bundle.place
+    folder.settle(asked.running_file, asked.state, carrying=place if place.is_dir() else None)
     _remake(asked.remake, ledger, machine, loaded.resources)
     return Node(asked.state, myself, identity, ledger, reconciler, loaded)
 

@@ -34,7 +34,7 @@ def up(asked: Asked, manner: Manner, tell: Callable[[str], None], show: Callable
     folder.prepare(asked.state)
     with folder.lock(asked.state), _stopping() as stop:
         node = begin(asked, plans)
-        outcome = node.raise_substrate(show, stop.is_set)
+        outcome = node.raise_substrate(show, stop.is_set, prune=asked.prune)
         _tell_ports(node, tell)
         if stop.is_set():
             return FINE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +14,11 @@ from agent.host import machine
 from agent.resources import (
     Context,
     FromBlob,
+    Port,
     Resource,
     check_state_folder,
     check_within,
+    claims,
     document_values,
     parse_list,
     read_document,
@@ -92,6 +94,22 @@ def check_room(substrate: Substrate, state: Path) -> None:
             f"{place} has {free >> 20} MiB free and this bundle needs {(wanted + _ROOM_TO_SPARE) >> 20} MiB; "
             "make room, or choose another place with --state"
         )
+
+
+def port_warnings(resources: Sequence[Resource], given_out: range) -> Iterator[str]:
+    """A sentence for each declared port that the kernel may have given to another program when it is needed."""
+    for resource in resources:
+        for port in claims(resource).ports:
+            if port.number in given_out:
+                yield _port_warning(resource, port, given_out)
+
+
+def _port_warning(resource: Resource, port: Port, given_out: range) -> str:
+    return (
+        f"{resource.id} declares port {port.number}, which lies among those that the kernel gives to whoever connects "
+        f"somewhere ({given_out.start} to {given_out.stop - 1}): it may be taken when it is needed. Choose another, or "
+        f"keep it back with sysctl net.ipv4.ip_local_reserved_ports={port.number}"
+    )
 
 
 def node_name(asked: str | None) -> str:

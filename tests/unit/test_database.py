@@ -174,6 +174,25 @@ def test_a_locked_database_can_be_tried_again(ground: Path) -> None:
     two.close()
 
 
+def test_opening_it_twice_hides_nothing_from_other_processes(ground: Path) -> None:
+    path = ground / "a.db"
+    look = f"""
+from pathlib import Path
+from agent.database import open_database
+database = open_database(Path({str(path)!r}), migrations=[""], readonly=True)
+print(len(database.rows("SELECT * FROM a")))
+database.close()
+"""
+    one = opened(path)
+    two = opened(path)
+    for number in (1, 2):
+        one.execute("INSERT INTO a VALUES (?, 'x')", (number,))
+        # The one who looks is not the last to close it, and must not clean up as if it were.
+        assert commands.run([sys.executable, "-c", look], directory=REPOSITORY).stdout == f"{number}\n".encode()
+    one.close()
+    two.close()
+
+
 def test_a_full_database_says_so_and_recovers(ground: Path) -> None:
     database = opened(ground / "a.db")
     pages = database.rows("PRAGMA page_count")[0][0]

@@ -27,7 +27,7 @@ def facts(path: Path) -> tuple[bytes, int, int, int]:
 def test_it_is_made_marked_and_then_kept(bench, ground: Path) -> None:
     resource = bench.resource("file", ground / "a", content="hello\n", mode="0640", owner="nobody")
     plan = bench.make(KIND, resource)
-    assert (plan.verb, plan.reason) == (Verb.CREATE, "it was not there")
+    assert (plan.verb, plan.reason) == (Verb.CREATE, "not there yet")
     assert facts(ground / "a") == (b"hello\n", 0o640, NOBODY.pw_uid, NOBODY.pw_gid)
     mark = marks.decode(entries.read_mark(ground / "a") or b"")
     assert mark == Mark(str(bench.machine.state), resource.id, found=False, stamp=resource.digest)
@@ -48,7 +48,7 @@ def test_changed_content_is_written_and_not_shown(bench, ground: Path) -> None:
     (ground / "a").chmod(0o600)
     plan = bench.make(KIND, resource, {"secret.a": "second-value"})
     assert plan.verb is Verb.CHANGE
-    assert plan.reason == "its content was another, and its mode was 0600, not 0644"
+    assert plan.reason == "other content, and its mode was 0600, not 0644"
     assert (ground / "a").read_bytes() == b"key = second-value\n"
     assert "value" not in repr(plan)
     assert b"second-value" not in (entries.read_mark(ground / "a") or b"")
@@ -87,7 +87,7 @@ def test_planning_looks_at_nothing(bench, ground: Path) -> None:
     resource = bench.resource("file", ground / "nowhere" / "a", content="hello\n", owner="nobody-knows")
     thing = places.Thing(0o644, 7, 7, None, "0" * 64)
     observed = Observed(thing, (7, 7), resource.id, bench.machine.state)
-    assert KIND.plan(bench.wanted(resource), observed, None).reason == "its content was another"
+    assert KIND.plan(bench.wanted(resource), observed, None).reason == "other content"
     same = replace(thing, sha256="5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03")
     observed = replace(observed, thing=same)
     assert KIND.plan(bench.wanted(resource), observed, None).verb is Verb.ADOPT

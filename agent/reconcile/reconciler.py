@@ -9,76 +9,17 @@ after an apply without failures, in reverse; only this origin's, and never what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
-from agent.errors import AgentError, Refused, Unavailable
-from agent.kinds.kind import Held, Kind, Machine, Plan, Standing, Verb, Wanted
-from agent.resources import Origin, Resource, claims, conflict, late_references, split_id
+from agent.errors import AgentError, Unavailable
+from agent.kinds.kind import Machine, Plan, Standing, Verb
+from agent.reconcile.record import Entry, Phase, Record, other
+from agent.reconcile.wanted import Kinds, by_id, filled, kind_of
+from agent.resources import Origin, Resource, claims, conflict
 
 log = logging.getLogger(__name__)
-
-# Each kind has its own types of observation and action, which never leave it; only a map of kinds must name them.
-Kinds = Mapping[str, Kind[Any, Any, Any]]
-
-_REFERRED = {"secret": "secret", "fingerprint": "certificate"}
-
-
-class Phase(Enum):
-    """How far a resource of ours got."""
-
-    INTENDED = "half-made"
-    APPLIED = "applied"
-    LEAVING = "leaving"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What is recorded of one resource under one origin; `since` is when it was last changed (seconds, epoch)."""
-
-    origin: Origin
-    resource: Resource
-    position: int
-    found: bool
-    stamp: str
-    phase: Phase
-    since: float
-
-    @property
-    def held(self) -> Held:
-        return Held(self.found, self.stamp)
-
-
-class Record(Protocol):
-    """What is remembered between runs. Each writing method has committed when it returns."""
-
-    def entries(self, origin: Origin) -> Sequence[Entry]:
-        """This origin's resources, in the order of their positions."""
-
-    def entry(self, origin: Origin, id: str) -> Entry | None: ...
-
-    def failures(self, origin: Origin) -> Mapping[str, str]:
-        """What failed last time, and why, by id."""
-
-    def intend(self, origin: Origin, resource: Resource, position: int, *, found: bool) -> None:
-        """It is about to be touched."""
-
-    def apply(self, origin: Origin, resource: Resource, position: int, *, found: bool, stamp: str) -> None:
-        """It is now as `stamp` says; a failure noted earlier is over."""
-
-    def fail(self, origin: Origin, id: str, why: str) -> None:
-        """It is not as wanted, for this reason."""
-
-    def clear(self, origin: Origin, id: str) -> None:
-        """A failure noted earlier is over."""
-
-    def leave(self, origin: Origin, id: str) -> None:
-        """It is about to be removed."""
-
-    def forget(self, origin: Origin, id: str) -> None:
-        """It is no longer this origin's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,36 +44,6 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """How one resource stands, without anything having been touched."""
-
-    resource: Resource
-    verb: Verb
-    reason: str
-
-
-def check(wanted: Sequence[Resource], kinds: Kinds, machine: Machine) -> None:
-    """Ask of a whole list whether it can be done here, touching nothing.
-
-    Raises Refused (never) or Unavailable (not now) for the first that can't.
-    """
-    for at, resource in enumerate(wanted):
-        _kind(resource, kinds).check(resource.spec, machine, wanted[:at])
-
-
-def impossible(wanted: Sequence[Resource], kinds: Kinds, machine: Machine) -> str | None:
-    """Why a list can never be made here, in a sentence; None when it can, be it not now."""
-    for at, resource in enumerate(wanted):
-        try:
-            _kind(resource, kinds).check(resource.spec, machine, wanted[:at])
-        except Refused as error:
-            return f"{resource.id} can never be made on this machine: {error}"
-        except Unavailable:
-            continue
-    return None
-
-
-@dataclass(frozen=True, slots=True)
 class Reconciler:
     """What it takes to make lists true on this machine. `clock` is monotonic, in seconds."""
 
@@ -153,14 +64,14 @@ class Reconciler:
         """Make the list true, and let go of what this origin held and the list dropped (`prune`: all of it)."""
         failed: dict[str, str] = {}
         changes = 0
-        ids = {resource.id for resource in wanted}
-        dropped = [entry for entry in self.record.entries(origin) if entry.resource.id not in ids]
+        own = by_id(wanted)
+        dropped = [entry for entry in self.record.entries(origin) if entry.resource.id not in own]
         for index, resource in enumerate(wanted, 1):
             if stop():
                 return Outcome(changes, failed, interrupted=True)
             start = self.clock()
             try:
-                self._ask_needs(resource, origin, wanted, failed)
+                self._ask_needs(resource, origin, own, failed)
                 for entry in reversed(dropped):
                     if conflict(resource, entry.resource):
                         self._remove(entry, data=False, tell=tell)
@@ -170,7 +81,7 @@ class Reconciler:
                 if leaving and leaving.phase is Phase.LEAVING:
                     # Half let go is finished first: what was found is back then, and is found again.
                     self._remove(leaving, data=False, tell=tell)
-                plan = self._make(resource, origin, index, wanted)
+                plan = self._make(resource, origin, own, wanted[: index - 1])
             except Exception as error:
                 failed[resource.id] = _in_words(error, resource.id)
                 self.record.fail(origin, resource.id, failed[resource.id])
@@ -189,16 +100,12 @@ class Reconciler:
             self._remove_all(self.record.entries(origin), failed, data=True, tell=tell)
         return failed
 
-    def survey(
-        self, wanted: Sequence[Resource], origin: Origin, *, only: Collection[str] | None = None
-    ) -> list[Finding]:
-        """How each resource of a list (of the kinds `only`) stands now; nothing is touched or written down."""
-        return [self._look(one, origin, wanted) for one in wanted if only is None or one.kind in only]
-
-    def _make(self, resource: Resource, origin: Origin, position: int, wanted: Sequence[Resource]) -> Plan[Any]:
-        kind, entry = self._kind(resource), self.record.entry(origin, resource.id)
-        late = self._late_values(resource, wanted)
-        asked = Wanted(resource, self.machine.stamp(resource, late), late)
+    def _make(
+        self, resource: Resource, origin: Origin, own: Mapping[str, Resource], earlier: Sequence[Resource]
+    ) -> Plan[Any]:
+        kind, entry = kind_of(resource, self.kinds), self.record.entry(origin, resource.id)
+        position = len(earlier) + 1
+        asked = filled(resource, own, self.kinds, self.machine)
         observed = kind.observe(asked, self.machine)
         plan = kind.plan(asked, observed, entry.held if entry else None)
         if plan.verb is Verb.KEEP and entry:
@@ -208,8 +115,8 @@ class Reconciler:
                 self.record.clear(origin, resource.id)
             return plan
         if plan.verb is not Verb.KEEP:
-            kind.check(resource.spec, self.machine, wanted[: position - 1])
-        known = entry or self.record.entry(_other(origin), resource.id)
+            kind.check(resource.spec, self.machine, earlier)
+        known = entry or self.record.entry(other(origin), resource.id)
         standing = kind.standing(observed)
         # One that was intended but never made may be somebody else's by now.
         overtaken = known is not None and not known.stamp and standing is Standing.FOREIGN and bool(plan.actions)
@@ -222,44 +129,20 @@ class Reconciler:
         self.record.apply(origin, resource, position, found=found, stamp=asked.stamp)
         return plan
 
-    def _look(self, resource: Resource, origin: Origin, wanted: Sequence[Resource]) -> Finding:
-        entry = self.record.entry(origin, resource.id)
-        try:
-            late = self._late_values(resource, wanted)
-            asked = Wanted(resource, self.machine.stamp(resource, late), late)
-            observed = self._kind(resource).observe(asked, self.machine)
-            plan = self._kind(resource).plan(asked, observed, entry.held if entry else None)
-        except AgentError as error:
-            return Finding(resource, Verb.CHANGE, str(error))
-        return Finding(resource, plan.verb, plan.reason)
-
     def _ask_needs(
-        self, resource: Resource, origin: Origin, wanted: Sequence[Resource], failed: Mapping[str, str]
+        self, resource: Resource, origin: Origin, own: Mapping[str, Resource], failed: Mapping[str, str]
     ) -> None:
         """A resource whose need failed, or has gone since, is not tried."""
-        own = {one.id for one in wanted}
         for need in resource.needs:
             if need in own:
                 if need in failed:
                     raise Unavailable(f"it needs {need}, which failed")
                 continue
-            entry = self.record.entry(_other(origin), need)
+            entry = self.record.entry(other(origin), need)
             if entry is None or entry.phase is not Phase.APPLIED:
                 raise Unavailable(f"it needs {need}, which is not on this machine now")
-            if need in self.record.failures(_other(origin)):
+            if need in self.record.failures(other(origin)):
                 raise Unavailable(f"it needs {need}, which failed")
-
-    def _late_values(self, resource: Resource, wanted: Sequence[Resource]) -> dict[str, str]:
-        values: dict[str, str] = {}
-        by_id = {one.id: one for one in wanted}
-        for reference in sorted(late_references(resource.spec)):
-            group, _, name = reference.partition(".")
-            source = by_id[f"{_REFERRED[group]}:{name}"]
-            value = self._kind(source).value(source.spec, self.machine)
-            if value is None:
-                raise Unavailable(f"it uses {source.id}, which is not on this machine")
-            values[reference] = value
-        return values
 
     def _remove_all(
         self, entries: Sequence[Entry], failed: dict[str, str], *, data: bool, tell: Callable[[Step], None]
@@ -280,36 +163,21 @@ class Reconciler:
     def _ask_content(self, entry: Entry, failed: Mapping[str, str]) -> None:
         """A directory stays ours while it holds something of ours that could not be removed."""
         folders = claims(entry.resource).folders
-        for other in (one for origin in Origin for one in self.record.entries(origin) if failed):
-            inside = any(folder in path.parents for path in claims(other.resource).paths for folder in folders)
-            if inside and other.resource.id in failed:
-                raise Unavailable(f"it holds {other.resource.id}, which could not be removed")
+        for held in (one for origin in Origin for one in self.record.entries(origin) if one.resource.id in failed):
+            if any(folder in path.parents for path in claims(held.resource).paths for folder in folders):
+                raise Unavailable(f"it holds {held.resource.id}, which could not be removed")
 
     def _remove(self, entry: Entry, *, data: bool, tell: Callable[[Step], None]) -> None:
         start, resource = self.clock(), entry.resource
-        if self.record.entry(_other(entry.origin), resource.id):
+        if self.record.entry(other(entry.origin), resource.id):
             self.record.forget(entry.origin, resource.id)
-            tell(Step(resource.id, "kept", f"it is {_other(entry.origin).value} as well", self.clock() - start))
+            tell(Step(resource.id, "kept", f"it is {other(entry.origin).value} as well", self.clock() - start))
             return
         self.record.leave(entry.origin, resource.id)
-        removal = self._kind(resource).remove(resource, entry.held, self.machine, data=data)
+        removal = kind_of(resource, self.kinds).remove(resource, entry.held, self.machine, data=data)
         self.record.forget(entry.origin, resource.id)
         what = "left" if removal.left else "given back" if entry.found else "removed"
         tell(Step(resource.id, what, removal.left, self.clock() - start))
-
-    def _kind(self, resource: Resource) -> Kind[Any, Any, Any]:
-        return _kind(resource, self.kinds)
-
-
-def _kind(resource: Resource, kinds: Kinds) -> Kind[Any, Any, Any]:
-    kind = kinds.get(resource.kind)
-    if kind is None:
-        raise Refused(f"{resource.id}: this agent knows no kind {split_id(resource.id)[0]}")
-    return kind
-
-
-def _other(origin: Origin) -> Origin:
-    return Origin.ASSIGNED if origin is Origin.CARRIED else Origin.CARRIED
 
 
 def _in_words(error: Exception, id: str) -> str:

@@ -1,0 +1,86 @@
+"""What `up` would do, told without doing any of it: no state is made, no lock is taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from agent.host import sockets
+from agent.kinds import KINDS
+from agent.kinds.kind import Machine, Verb
+from agent.node.identity import Identity
+from agent.node.ledger import open_ledger
+from agent.node.life import Asked, plans_for
+from agent.node.substrate import port_warnings
+from agent.reconcile import Entry, Nothing, Recorded, Surveyor
+from agent.resources import Origin, Resource
+
+
+class Change(Enum):
+    """What becomes of a resource."""
+
+    CREATE = "create"
+    CHANGE = "change"
+    KEEP = "keep"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One resource's part of a plan; `difference` is a unified diff or empty, and holds no secret."""
+
+    id: str
+    change: Change
+    reason: str
+    difference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`lines` in the order of applying, what is removed after them; `warnings` are sentences."""
+
+    lines: tuple[Line, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def changes(self) -> bool:
+        return any(line.change is not Change.KEEP for line in self.lines)
+
+
+def plan(asked: Asked) -> Plan:
+    """What an `up` with these wishes would do now to what is carried. Refused when the list can't be read."""
+    plans = plans_for(asked)
+    wanted = plans.substrate.resources
+    with _record(asked) as record:
+        # Without a key of the node's own nothing was ever stamped with one.
+        key = Identity(asked.state).node_key() if plans.known else b""
+        machine = Machine(asked.state, key, plans.substrate.read_blob)
+        findings = Surveyor(record, machine, KINDS).survey(wanted, Origin.CARRIED)
+        lines = [_line(finding.resource, finding.verb, finding.reason, finding.difference) for finding in findings]
+        lines += _dropped(record.entries(Origin.CARRIED), wanted, prune=asked.prune)
+    return Plan(tuple(lines), tuple(port_warnings(wanted, sockets.given_out())))
+
+
+def _line(resource: Resource, verb: Verb, reason: str, difference: str) -> Line:
+    change = {Verb.KEEP: Change.KEEP, Verb.ADOPT: Change.KEEP, Verb.CREATE: Change.CREATE, Verb.CHANGE: Change.CHANGE}
+    return Line(resource.id, change[verb], reason, difference)
+
+
+def _dropped(held: Sequence[Entry], wanted: Sequence[Resource], *, prune: bool) -> list[Line]:
+    ids = {resource.id for resource in wanted}
+    dropped = [entry.resource.id for entry in reversed(held) if entry.resource.id not in ids]
+    if prune:
+        return [Line(id, Change.REMOVE, "it is no longer carried") for id in dropped]
+    return [Line(id, Change.KEEP, "it is no longer carried; `up --prune` takes it away") for id in dropped]
+
+
+@contextmanager
+def _record(asked: Asked) -> Iterator[Recorded]:
+    if not (asked.state / "ledger.db").exists():
+        yield Nothing()
+        return
+    with closing(open_ledger(asked.state, time.time, write=False)) as ledger:
+        yield ledger
