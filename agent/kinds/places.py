@@ -46,9 +46,9 @@ class Thing:
         """How mode and owner, (uid, gid), differ from these, as the end of a sentence; "" if they don't."""
         differences = []
         if self.mode != mode:
-            differences.append(f"its mode was {self.mode:04o}, not {mode:04o}")
+            differences.append(f"mode {self.mode:04o}, not {mode:04o}")
         if (self.uid, self.gid) != owner:
-            differences.append(f"its owner was {self.uid}:{self.gid}, not {owner[0]}:{owner[1]}")
+            differences.append(f"owner {self.uid}:{self.gid}, not {owner[0]}:{owner[1]}")
         return " and ".join(differences)
 
 

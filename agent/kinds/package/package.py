@@ -82,7 +82,7 @@ class Package:
         if observed.untidy:
             return Plan(Verb.CHANGE, "an installation was cut short", (Action.TIDY,))
         if held is None:
-            return Plan(Verb.ADOPT, "it is installed already")
+            return Plan(Verb.ADOPT, "installed already")
         return Plan(Verb.KEEP)
 
     def preserve(self, wanted: Wanted, observed: Observed, machine: Machine) -> None:

@@ -152,7 +152,7 @@ def test_modes_are_mended_without_making_another(bench) -> None:
     bench.make(KIND, resource)
     before = places(bench)[1].read_bytes()
     places(bench)[1].chmod(0o644)
-    assert bench.make(KIND, resource).reason == "its mode was 0644, not 0600"
+    assert bench.make(KIND, resource).reason == "mode 0644, not 0600"
     assert stat.S_IMODE(places(bench)[1].stat().st_mode) == 0o600
     assert places(bench)[1].read_bytes() == before
 

@@ -35,7 +35,7 @@ def test_drift_is_said_and_mended(bench, ground: Path) -> None:
     bench.make(KIND, resource)
     (ground / "a").chmod(0o700)
     plan = bench.make(KIND, resource)
-    assert (plan.verb, plan.reason) == (Verb.CHANGE, "its mode was 0700, not 0755")
+    assert (plan.verb, plan.reason) == (Verb.CHANGE, "mode 0700, not 0755")
     assert (mode(ground / "a"), (ground / "a").stat().st_uid) == (0o755, NOBODY.pw_uid)
 
 

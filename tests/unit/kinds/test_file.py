@@ -48,7 +48,7 @@ def test_changed_content_is_written_and_not_shown(bench, ground: Path) -> None:
     (ground / "a").chmod(0o600)
     plan = bench.make(KIND, resource, {"secret.a": "second-value"})
     assert plan.verb is Verb.CHANGE
-    assert plan.reason == "other content, and its mode was 0600, not 0644"
+    assert plan.reason == "other content, and mode 0600, not 0644"
     assert (ground / "a").read_bytes() == b"key = second-value\n"
     assert "value" not in repr(plan)
     assert b"second-value" not in (entries.read_mark(ground / "a") or b"")
@@ -70,7 +70,7 @@ def test_mode_and_owner_are_mended_without_writing(bench, ground: Path) -> None:
     (ground / "a").chmod(0o666)
     os.chown(ground / "a", NOBODY.pw_uid, 0)
     plan = bench.make(KIND, resource)
-    assert plan.reason == f"its mode was 0666, not 0644 and its owner was {NOBODY.pw_uid}:0, not 0:0"
+    assert plan.reason == f"mode 0666, not 0644 and owner {NOBODY.pw_uid}:0, not 0:0"
     assert facts(ground / "a") == (b"hello\n", 0o644, 0, 0)
     assert (ground / "a").stat().st_ino == inode
 

@@ -92,5 +92,5 @@ def test_unmarking_can_be_repeated(ground: Path) -> None:
 def test_drift_is_said_in_words() -> None:
     thing = Thing(0o600, 0, 5, None)
     assert thing.drift(0o600, (0, 5)) == ""
-    assert thing.drift(0o644, (0, 5)) == "its mode was 0600, not 0644"
-    assert thing.drift(0o644, (1, 5)) == "its mode was 0600, not 0644 and its owner was 0:5, not 1:5"
+    assert thing.drift(0o644, (0, 5)) == "mode 0600, not 0644"
+    assert thing.drift(0o644, (1, 5)) == "mode 0600, not 0644 and owner 0:5, not 1:5"

@@ -91,9 +91,9 @@ def test_mode_owner_and_folder_are_mended_without_making_another(bench) -> None:
     path = place(bench, "nobody")
     before = path.read_bytes()
     path.chmod(0o644)
-    assert bench.make(KIND, resource).reason == "its mode was 0644, not 0600"
+    assert bench.make(KIND, resource).reason == "mode 0644, not 0600"
     path.parent.chmod(0o755)
-    assert bench.make(KIND, resource).reason == "of its folder: its mode was 0755, not 0700"
+    assert bench.make(KIND, resource).reason == "of its folder: mode 0755, not 0700"
     os.chown(path.parent, 12345, 12345)
     assert bench.make(KIND, resource).verb is Verb.CHANGE
     assert path.parent.stat().st_uid == NOBODY.pw_uid

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from agent.bundle import Bundle
+from agent.node import folder
+from agent.node.life import Asked, begin, plans_for
+from agent.node.planning import Change, Line, plan
+from agent.node.substrate import port_warnings
+from agent.resources import Context, parse_list
+
+
+def asked(ground: Path, *resources: Mapping[str, object], prune: bool = False) -> Asked:
+    document = {"name": "b", "resource": list(resources)}
+    return Asked(ground / "state", Bundle("b", "ab" * 32, document, {}, Path("/nowhere")), None, "a", prune=prune)
+
+
+def raised(asks: Asked, running: Path) -> None:
+    running.write_bytes(b"the file")
+    plans = plans_for(asks)
+    folder.prepare(asks.state)
+    node = begin(replace(asks, running_file=running), plans)
+    assert node.raise_substrate(lambda step: None, lambda: False).failed == {}
+    node.ledger.close()
+
+
+def test_a_plan_on_a_bare_machine_makes_nothing(ground: Path) -> None:
+    found = ground / "found"
+    found.write_text("theirs\n")
+    secret = {"kind": "secret", "name": "pw"}
+    content = {"kind": "file", "name": str(found), "content": "pw=${secret.pw}\n", "template": True}
+    made = {"kind": "directory", "name": str(ground / "made")}
+    planned = plan(asked(ground, secret, content, made))
+    assert planned.lines == (
+        Line("secret:pw", Change.CREATE, "not there yet"),
+        Line(
+            f"file:{found}",
+            Change.CHANGE,
+            "other content",
+            "--- is\n+++ will be\n@@ -1 +1 @@\n-theirs\n+pw=${secret.pw}",
+        ),
+        Line(f"directory:{ground / 'made'}", Change.CREATE, "not there yet"),
+    )
+    assert planned.changes
+    assert [path.name for path in ground.iterdir()] == ["found"]
+
+
+def test_after_a_raise_nothing_is_planned_and_a_secret_is_never_shown(ground: Path) -> None:
+    path = ground / "conf"
+    secret = {"kind": "secret", "name": "pw"}
+    content = {"kind": "file", "name": str(path), "content": "pw=${secret.pw}\n", "template": True}
+    asks = asked(ground, secret, content)
+    raised(asks, ground / "agent")
+    value = path.read_text().removeprefix("pw=").strip()
+    assert not plan(asks).changes
+    # What the file held before by that secret is hidden too, now that nothing in the list refers to it.
+    plain = {"kind": "file", "name": str(path), "content": "pw=none\n"}
+    changed = plan(asked(ground, secret, plain)).lines[1]
+    assert changed.change is Change.CHANGE
+    assert "-pw=${secret.pw}\n+pw=none" in changed.difference
+    assert value not in changed.difference
+
+
+def test_what_a_newer_bundle_drops_is_kept_until_it_is_pruned(ground: Path) -> None:
+    one, two = ({"kind": "directory", "name": str(ground / name)} for name in ("one", "two"))
+    raised(asked(ground, one, two), ground / "agent")
+    kept = plan(asked(ground, one))
+    assert [(line.id, line.change) for line in kept.lines] == [
+        (f"directory:{ground / 'one'}", Change.KEEP),
+        (f"directory:{ground / 'two'}", Change.KEEP),
+    ]
+    assert not kept.changes
+    pruned = plan(asked(ground, one, prune=True))
+    assert pruned.lines[1] == Line(f"directory:{ground / 'two'}", Change.REMOVE, "it is no longer carried")
+    assert pruned.changes
+
+
+def test_a_port_that_the_kernel_gives_out_is_warned_of() -> None:
+    reserved = {"kind": "reserved", "name": "web", "ports": ["80", "40000/udp"]}
+    resources = parse_list([reserved], Context(Path("/state")))
+    warnings = list(port_warnings(resources, range(32768, 61000)))
+    assert len(warnings) == 1
+    assert "reserved:web declares port 40000," in warnings[0]
+    assert "(32768 to 60999)" in warnings[0]
