@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import grp
 import os
 import pwd
@@ -23,11 +24,7 @@ class Account:
 
 def account(user: str) -> Account:
     """The account named `user`, or Refused when the machine has none of that name."""
-    try:
-        entry = pwd.getpwnam(user)
-    except (KeyError, ValueError) as error:
-        raise Refused(f"This machine has no user {user!r}; make it, or name another.") from error
-    return _account(entry)
+    return _account(_entry(user))
 
 
 def current() -> Account:
@@ -41,14 +38,34 @@ def current() -> Account:
 
 def owner_ids(owner: str) -> tuple[int, int]:
     """(uid, gid) of "USER" (its primary group) or "USER:GROUP"; Refused when the machine lacks one."""
+    return _owner_ids(owner, _version())
+
+
+@functools.lru_cache(maxsize=64)
+def _owner_ids(owner: str, version: tuple[int, ...]) -> tuple[int, int]:
+    """Asked for every file at every look, so kept while the machine's own lists of accounts stay as they are."""
     user, colon, group = owner.partition(":")
-    found = account(user)
+    entry = _entry(user)
     if not colon:
-        return found.uid, found.gid
+        return entry.pw_uid, entry.pw_gid
     try:
-        return found.uid, grp.getgrnam(group).gr_gid
+        return entry.pw_uid, grp.getgrnam(group).gr_gid
     except (KeyError, ValueError) as error:
         raise Refused(f"This machine has no group {group!r}; make it, or name another.") from error
+
+
+def _version() -> tuple[int, ...]:
+    try:
+        return tuple(os.stat(path).st_mtime_ns for path in ("/etc/passwd", "/etc/group"))
+    except FileNotFoundError:
+        return ()
+
+
+def _entry(user: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(user)
+    except (KeyError, ValueError) as error:
+        raise Refused(f"This machine has no user {user!r}; make it, or name another.") from error
 
 
 def _account(entry: pwd.struct_passwd) -> Account:

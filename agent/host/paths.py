@@ -30,15 +30,15 @@ def parent(path: Path, *, uid: int) -> Iterator[tuple[int, str]]:
     if not path.is_absolute() or ".." in path.parts or not path.name:
         raise Refused(f"{path} is not an absolute path of a file without '..'.")
     descriptor = os.open("/", _DIRECTORY)
+    parts = path.parts
     try:
-        here = Path("/")
-        for name in path.parts[1:-1]:
-            _check(descriptor, here, uid, passing=True)
-            here /= name
-            child = _step(descriptor, name, here)
+        # `parts[:at]` is where the descriptor is; as a path it is only needed to say what is wrong there.
+        for at in range(1, len(parts) - 1):
+            _check(descriptor, parts[:at], uid, passing=True)
+            child = _step(descriptor, parts[: at + 1])
             os.close(descriptor)
             descriptor = child
-        _check(descriptor, here, uid, passing=False)
+        _check(descriptor, parts[:-1], uid, passing=False)
         yield descriptor, path.name
     finally:
         os.close(descriptor)
@@ -53,32 +53,34 @@ def sync(folder: int) -> None:
         os.close(readable)
 
 
-def _step(descriptor: int, name: str, here: Path) -> int:
+def _step(descriptor: int, parts: tuple[str, ...]) -> int:
+    name = parts[-1]
     try:
         return os.open(name, _DIRECTORY, dir_fd=descriptor)
     except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(here)) from error
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(Path(*parts))) from error
     except NotADirectoryError as error:
+        here = Path(*parts)
         if stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
             target = os.readlink(name, dir_fd=descriptor)
             raise Refused(f"{here} is a symbolic link (to {target}); name the path without it.") from error
         raise Refused(f"{here} is not a directory.") from error
 
 
-def _check(descriptor: int, here: Path, uid: int, *, passing: bool) -> None:
+def _check(descriptor: int, parts: tuple[str, ...], uid: int, *, passing: bool) -> None:
     status = os.fstat(descriptor)
-    own = {uid, os.geteuid()} - {0}
-    if status.st_uid in own:
+    if status.st_uid and status.st_uid in (uid, os.geteuid()):
         return
     if status.st_uid != 0:
         raise Refused(
-            f"{here} belongs to user {status.st_uid}, who could replace what is put there; "
+            f"{Path(*parts)} belongs to user {status.st_uid}, who could replace what is put there; "
             "choose another place or declare that user as the owner."
         )
     if passing and status.st_mode & stat.S_ISVTX:
         return
     group_writes = status.st_mode & stat.S_IWGRP and status.st_gid != 0
     if group_writes or status.st_mode & stat.S_IWOTH:
+        here = Path(*parts)
         raise Refused(
             f"{here} can be written by other users, who could replace what is put there; "
             f"choose another place or take that right away (chmod go-w {here})."
