@@ -148,7 +148,7 @@ class Ledger:
         self._failures[origin, id] = why
 
     def clear(self, origin: Origin, id: str) -> None:
-        if id in self.failures(origin):
+        if (origin, id) in self._failures:  # asked for every resource at every look; nobody else writes failures
             self._delete_failure(origin, id)
             del self._failures[origin, id]
 

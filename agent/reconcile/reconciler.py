@@ -72,16 +72,17 @@ class Reconciler:
             start = self.clock()
             try:
                 self._ask_needs(resource, origin, own, failed)
-                for entry in reversed(dropped):
-                    if conflict(resource, entry.resource):
-                        self._remove(entry, data=False, tell=tell)
-                        dropped.remove(entry)
+                for old in reversed(dropped):
+                    if conflict(resource, old.resource):
+                        self._remove(old, data=False, tell=tell)
+                        dropped.remove(old)
                         changes += 1
-                leaving = self.record.entry(origin, resource.id)
-                if leaving and leaving.phase is Phase.LEAVING:
+                entry = self.record.entry(origin, resource.id)
+                if entry and entry.phase is Phase.LEAVING:
                     # Half let go is finished first: what was found is back then, and is found again.
-                    self._remove(leaving, data=False, tell=tell)
-                plan = self._make(resource, origin, own, wanted[: index - 1])
+                    self._remove(entry, data=False, tell=tell)
+                    entry = None
+                plan = self._make(resource, origin, index, entry, own)
             except Exception as error:
                 failed[resource.id] = _in_words(error, resource.id)
                 self.record.fail(origin, resource.id, failed[resource.id])
@@ -101,10 +102,14 @@ class Reconciler:
         return failed
 
     def _make(
-        self, resource: Resource, origin: Origin, own: Mapping[str, Resource], earlier: Sequence[Resource]
+        self,
+        resource: Resource,
+        origin: Origin,
+        position: int,
+        entry: Entry | None,
+        own: Mapping[str, Resource],
     ) -> Plan[Any]:
-        kind, entry = kind_of(resource, self.kinds), self.record.entry(origin, resource.id)
-        position = len(earlier) + 1
+        kind = kind_of(resource, self.kinds)
         asked = filled(resource, own, self.kinds, self.machine)
         observed = kind.observe(asked, self.machine)
         plan = kind.plan(asked, observed, entry.held if entry else None)
@@ -115,7 +120,7 @@ class Reconciler:
                 self.record.clear(origin, resource.id)
             return plan
         if plan.verb is not Verb.KEEP:
-            kind.check(resource.spec, self.machine, earlier)
+            kind.check(resource.spec, self.machine, list(own.values())[: position - 1])
         known = entry or self.record.entry(other(origin), resource.id)
         standing = kind.standing(observed)
         # One that was intended but never made may be somebody else's by now.
