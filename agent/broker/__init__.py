@@ -23,10 +23,12 @@ from agent.broker.errors import (
     Unroutable,
 )
 from agent.broker.message import DIRECT_REPLY, Delivery, Message
-from agent.broker.session import Session, connect
+from agent.broker.session import HEARTBEAT, PATIENCE, Session, connect
 
 __all__ = [
     "DIRECT_REPLY",
+    "HEARTBEAT",
+    "PATIENCE",
     "Address",
     "Blocked",
     "Delivery",

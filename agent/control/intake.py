@@ -1,10 +1,9 @@
-"""What arrives in the control plane's queue: each message is dealt with to its end, committed, then
-acknowledged.
+"""What arrives in the control plane's queue: each message is dealt with to its end, committed, then acknowledged.
 
 - What can't be understood is parked with the reason, its properties as headers, and never blocks the next. Of
   an enrolment no body is kept, because it may hold a secret.
-- What fails because something is away (the store, the broker's management) is not acknowledged: it comes
-  again.
+- What fails because something is away (the store, the broker's management) is kept, unacknowledged, and tried again in
+  the same session. It isn't given back to the queue, which gives up a message that came back too often.
 - An answer to an enrolment goes out after the account works, on a connection of its own; it goes nowhere if nobody
   waits for it any more.
 """
@@ -17,14 +16,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent import wire
 from agent.broker import Blocked, Delivery, Lost, Message, Session
 from agent.control import bounds
 from agent.control.accounts import Accounts
 from agent.control.declaring import sign_anew
-from agent.control.enrolment import IssuedToken, Repeat, Request, Spend, Spending, decide, read_request
+from agent.control.enrolment import Deny, IssuedToken, Repeat, Request, Spend, Spending, decide, read_request
 from agent.control.registry import Answer, Spoken, after_report, read_alive, read_report
 from agent.control.store import Store
 from agent.envelope import SigningKey
@@ -58,7 +57,7 @@ class _Admitted:
 
     delivery: Delivery
     token: IssuedToken
-    password: str
+    password: str = field(repr=False)
 
 
 class Intake:
@@ -114,6 +113,8 @@ class Intake:
     def _take(self, delivery: Delivery) -> None:
         try:
             done = self._deal(delivery)
+        except Refused as error:
+            done = _Park(str(error))
         except AgentError:
             raise
         except Exception:
@@ -172,16 +173,19 @@ class Intake:
             _log.info("%s is there.", node)
 
     def _enrol(self, delivery: Delivery, request: Request) -> _Done | _Admitted:
-        now = self._clock()
+        now, password = self._clock(), ""
         with self._store.transaction():
             decision = decide(request, self._store.tokens.live(), now)
             if isinstance(decision, Spend):
-                return _Admitted(delivery, decision.token, self._admit(decision.token, request, now))
+                password = self._admit(decision.token, request, now)
+        if isinstance(decision, Deny):
+            _log.info("A request to join was refused: %s.", decision.why)
+            self._reply(delivery.message, wire.EnrolReply(accepted=False, refusal=decision.why))
+            return _Done()
         if isinstance(decision, Repeat):
             return _Admitted(delivery, decision.token, decision.spending.password)
-        _log.info("A request to join was refused: %s.", decision.why)
-        self._reply(delivery.message, wire.EnrolReply(accepted=False, refusal=decision.why))
-        return _Done()
+        _log.info("%s has enrolled.", decision.token.node)
+        return _Admitted(delivery, decision.token, password)
 
     def _admit(self, token: IssuedToken, request: Request, now: float) -> str:
         """Spend a token on a request, in one transaction with all that follows from it; the new password."""
@@ -191,7 +195,6 @@ class Intake:
         self._store.tokens.forget_others(token.node, token.id)
         profile = bounds.clean_profile(wanted.profile)
         self._store.nodes.enrol(token.node, wanted.public_key, wanted.overlay_key, profile, now)
-        _log.info("%s has enrolled.", token.node)
         return password
 
     def _answer_admitted(self) -> None:

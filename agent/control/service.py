@@ -64,10 +64,11 @@ def serve(
     clock: Callable[[], float] = time.time,
     random: Callable[[int], bytes] = secrets.token_bytes,
 ) -> None:
-    """Serve until `stop` is set, which it is, too, once this ends otherwise. `alive_interval` in seconds; after `missed` of them a node is out of touch.
+    """Serve until `stop` is set; should it end otherwise, it sets `stop` itself.
 
-    Refused when this is no founder or the store is newer; Unavailable when another process serves (it is
-    named); Fatal when it can't go on.
+    `alive_interval` in seconds; after `missed` of them without a word a node is out of touch. Refused when this is no
+    founder or the store is a newer program's; Unavailable when another process serves (it is named); Fatal when it
+    can't go on.
     """
     for folder in (state / "control", state / "run"):
         directories.make(folder, mode=0o700, uid=os.geteuid(), gid=os.getegid())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from agent.control.registry import Node
+from agent.control.registry import Node, Refusal
 from agent.fields import JsonValue
 
 
@@ -39,15 +39,6 @@ class NodeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LastRefusal:
-    """The last declaration that a node refused; `serial` is None where it could not verify the bytes."""
-
-    why: str
-    serial: int | None
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
 class NodeDetail:
     """All that is known of one node. Times are seconds since the epoch; `public_key` is its identity."""
 
@@ -59,7 +50,7 @@ class NodeDetail:
     holdings: tuple[str, ...]
     carried: tuple[int, ...]
     failures: Mapping[str, str]
-    refusal: LastRefusal | None
+    refusal: Refusal | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +88,6 @@ def node_row(node: Node, now: float, patience: float) -> NodeRow:
 
 def node_detail(node: Node, now: float, patience: float) -> NodeDetail:
     """Everything about a node, `now`."""
-    refusal = node.refusal
     return NodeDetail(
         row=node_row(node, now, patience),
         public_key=node.public_key,
@@ -107,7 +97,7 @@ def node_detail(node: Node, now: float, patience: float) -> NodeDetail:
         holdings=node.holdings,
         carried=node.carried,
         failures=node.failures,
-        refusal=LastRefusal(refusal.why, refusal.serial, refusal.at) if refusal else None,
+        refusal=node.refusal,
     )
 
 

@@ -57,6 +57,7 @@ class Plane:
 
     def start(self) -> None:
         """Start it, and wait until it is ready."""
+        self.ready_file.unlink(missing_ok=True)
         self.begin()
         wait_until(lambda: self.ready_file.exists() or self.failure is not None, 30)
         if self.failure is not None:
@@ -98,8 +99,11 @@ class Plane:
 
     def wait_for(self, node: str, holds: Callable[[NodeDetail], bool]) -> NodeDetail:
         """Wait until what is known of a node is as wanted."""
-        wait_until(lambda: holds(self.detail(node)), 20, lambda: str(self.detail(node)))
+        wait_until(lambda: self.knows(node) and holds(self.detail(node)), 20, lambda: str(self.mesh()))
         return self.detail(node)
+
+    def knows(self, node: str) -> bool:
+        return any(row.name == node for row in self.mesh().nodes)
 
     def wait_for_parked(self, count: int) -> None:
         wait_until(lambda: self.mesh().parked == count, 20, lambda: f"{self.mesh().parked} are parked")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 
 import pika
 import pytest
@@ -132,11 +133,13 @@ def test_whatever_is_wrong_with_a_token_is_said_in_one_sentence(plane):
 
 def test_an_expired_token_looks_like_an_unknown_one(rabbit, ground, accounts):
     now = [1_000_000.0]
-    with serving(rabbit, ground, clock=lambda: now[0], accounts_for=lambda settings: accounts) as plane:
-        with plane.newcomer("a", clock=lambda: now[0]) as newcomer:
-            accounts.keeps_all = True  # the account is still there when the secret no longer counts
-            now[0] += 3600
-            assert newcomer.enrol() == {"accepted": False, "refusal": REFUSAL}
+    with (
+        serving(rabbit, ground, clock=lambda: now[0], accounts_for=lambda settings: accounts) as plane,
+        plane.newcomer("a", clock=lambda: now[0]) as newcomer,
+    ):
+        accounts.keeps_all = True  # the account is still there when the secret no longer counts
+        now[0] += 3600
+        assert newcomer.enrol() == {"accepted": False, "refusal": REFUSAL}
 
 
 def test_a_public_key_must_be_one_and_spends_no_token(plane):
@@ -251,6 +254,22 @@ def test_a_machine_that_never_heard_the_answer_asks_again(rabbit, ground, accoun
             assert node.has_nothing()
     finally:
         plane.stop()
+
+
+def test_a_mistake_of_ours_costs_one_message(rabbit, ground, caplog):
+    mistakes = []
+
+    def random(count):
+        if mistakes:
+            raise mistakes.pop()
+        return os.urandom(count)
+
+    with serving(rabbit, ground, random=random) as plane, plane.newcomer("a") as newcomer:
+        mistakes.append(ZeroDivisionError("a mistake"))
+        newcomer.ask()
+        plane.wait_for_parked(1)
+        assert newcomer.enrol()["accepted"]
+    assert "ZeroDivisionError" in caplog.text
 
 
 # Tokens and accounts

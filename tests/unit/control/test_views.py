@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent.control.registry import Node, Refusal
-from agent.control.views import LastRefusal, Presence, node_detail, node_row
+from agent.control.views import Presence, node_detail, node_row
 
 NOW = 1_000_000.0
 NODE = Node("a", b"k" * 32, enrolled=NOW - 5000, last_seen=NOW - 30, wanted=4, reported=4, reported_at=NOW - 30)
@@ -52,4 +52,4 @@ def test_a_row_counts():
 def test_a_refusal_is_in_the_list_while_it_stands(refusal, reported, shown):
     node = replace(NODE, refusal=refusal, reported=reported)
     assert node_row(node, NOW, 180.0).refusal == shown
-    assert node_detail(node, NOW, 180.0).refusal == LastRefusal(refusal.why, refusal.serial, refusal.at)
+    assert node_detail(node, NOW, 180.0).refusal == refusal
