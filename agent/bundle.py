@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from agent.build import BUILD_MEMBER
 from agent.errors import Refused
 
 if sys.version_info >= (3, 11):
@@ -133,7 +134,10 @@ def pack(agent_file: Path, folder: Path, output: Path) -> Bundle:
             _copy_header(agent_file, source, target)
             with zipfile.ZipFile(target, "w", allowZip64=False) as archive:
                 for member in source.infolist():
-                    if not member.filename.startswith(MEMBERS):
+                    if member.filename == BUILD_MEMBER:
+                        record = _record(source.read(member), bundle)
+                        add_member(archive, BUILD_MEMBER, [record], len(record), member.compress_type)
+                    elif not member.filename.startswith(MEMBERS):
                         with source.open(member) as stream:
                             chunks = iter(lambda: stream.read(CHUNK), b"")
                             add_member(archive, member.filename, chunks, member.file_size, member.compress_type)
@@ -255,6 +259,12 @@ def _decode_manifest(path: Path, encoded: bytes) -> dict[str, Blob]:
         if name != DOCUMENT and not (name.startswith(BLOBS) and BLOB_NAME.fullmatch(name[len(BLOBS) :])):
             raise Refused(f"The manifest of the bundle in {path} lists {name!r}, which no bundle can hold.")
     return files
+
+
+def _record(encoded: bytes, bundle: Bundle) -> bytes:
+    """The build's own record, naming the bundle; so what a file carries can be told without looking at all of it."""
+    record = {**json.loads(encoded), "bundle": {"digest": bundle.digest, "name": bundle.name}}
+    return json.dumps(record, sort_keys=True).encode() + b"\n"
 
 
 def _add_bundle(archive: zipfile.ZipFile, bundle: Bundle) -> None:

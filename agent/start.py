@@ -2,52 +2,130 @@
 
 Assembled into the file as its `__main__.py`. It imports nothing of the agent and only what every Python has,
 and its syntax is that of Python 3.6, so that a Python that is too old gets a sentence instead of a traceback.
-Nothing in the environment and nothing that another user can write decides which code runs: Python is isolated
-(`-I -S`), and the unpacked code lies in a folder of this user's alone. What is unpacked there is never
-changed: it is written beside its place with its compiled code, flushed to the disk, renamed, and each start
-compares every file's size with the list that was written last, so that what a power failure cut short is
-unpacked again.
+
+- Nothing in the environment and nothing that another user can write decides which code runs: Python is isolated
+  (`-I -S`), and the unpacked code lies in a folder of this user's alone.
+- What is unpacked (by `agent/unpacking.py`) is never changed. Each start compares every file's size with the list that
+  was written last, so that what a power failure cut short is unpacked again.
+- A running agent holds a lock on the code it runs from, so that a newer one doesn't remove it.
+- The lines of shell before the archive find a Python. They ask each one that they find (`-X agent=probe`) whether it
+  is fit, and this module writes down the one that was.
 """
 
 import os
 import sys
 
+TYPE_CHECKING = False  # the type checker knows better; no start is to wait for `typing`
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 OLDEST = (3, 10)
-NEEDED = ("_hashlib", "_sqlite3", "_ssl", "ctypes", "json", "shutil", "sqlite3", "ssl", "zipfile", "zlib")
+# What the wheels of the platform tag manylinux2014 are built for (PEP 599).
+OLDEST_GLIBC = (2, 17)
+NEEDED = ("_hashlib", "_sqlite3", "_ssl", "ctypes", "fcntl", "json", "shutil", "sqlite3", "ssl", "zipfile", "zlib")
 DEFAULT_STATE = "/var/lib/mesh-agent"
+# What may lie in the state folder before a ledger says whose it is, as `agent.node.folder` has it.
+LEDGER = "ledger.db"
+OURS = frozenset(("agent", "blobs", "control", "identity", "log", "lost+found", "run", "runtime", "secrets"))
 COMPLETE = "complete"
 CODE = "site-packages"
+REMEMBERED = "python"
+ATTEMPTS = 5
 
-# Where this process's own file lies, once it is known; `agent.build` reads it from the main module.
+# Where this process's own file lies and what its build wrote down, once they are known; `agent.build` reads them from
+# the main module.
 AGENT_FILE = ""
+BUILD_RECORD = b""
+# The lock on the code that this process runs from; it ends with the process.
+IN_USE = -1
 
 
 class Unfit(Exception):
     """This machine or this file can't run the agent; the message says why and what to do."""
 
 
+class UnfitPython(Unfit):
+    """Another Python may be able to."""
+
+
+class Lacking(UnfitPython):
+    """This Python is too old or incomplete. What to do depends on the distribution; the lines of shell say it."""
+
+
 def check_python(version: "tuple[int, int, int]", executable: str) -> None:
-    """Raise Unfit for a Python that is too old."""
+    """Raise Lacking for a Python that is too old."""
     if version < OLDEST:
-        raise Unfit(
-            "this needs Python {}.{} or newer, and {} is Python {}.{}.{}: install a newer one (Debian 12 and "
-            "Ubuntu 22.04 have it as python3), or start this file with one that is there, as in "
-            "`python3.11 {}`.".format(*OLDEST, executable or "this", *version, AGENT_FILE or "agent")
+        raise Lacking(
+            "this needs Python {}.{} or newer, and {} is Python {}.{}.{}".format(
+                *OLDEST, executable or "the one that runs this", *version
+            )
         )
 
 
 def check_modules(names: "tuple[str, ...]", executable: str) -> None:
-    """Raise Unfit when this Python lacks a part of its standard library, as Debian's python3-minimal does."""
+    """Raise Lacking when this Python is without a part of its standard library, as Debian's python3-minimal is."""
     from importlib.machinery import PathFinder
 
     missing = [name for name in names if name not in sys.builtin_module_names and not PathFinder.find_spec(name)]
     if missing:
+        raise Lacking(
+            "{} lacks a part of Python's standard library ({})".format(executable or "this Python", ", ".join(missing))
+        )
+
+
+def libc() -> str:
+    """Return what this Python's native code is linked to: `glibc` or `musl`. Unfit for a glibc that is too old."""
+    try:
+        name = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (OSError, ValueError):
+        name = ""
+    if not name.startswith("glibc "):
+        return "musl"
+    if tuple(int(part) for part in name.split(" ")[1].split(".")[:2] if part.isdigit()) < OLDEST_GLIBC:
+        raise Unfit("this needs glibc 2.17 or newer, and this machine has {}: use a newer system.".format(name))
+    return "glibc"
+
+
+def check_native(natives: "list[str]", executable: str) -> str:
+    """Return the platform that this Python's native code is for, as in `x86_64-glibc`.
+
+    `natives` are the combinations that the file carries, `PLATFORM/TAG`. Unfit when none is this Python's.
+    """
+    machine = os.uname().machine
+    machines = sorted({native.split("-")[0] for native in natives})
+    if machine not in machines:
         raise Unfit(
-            "{} lacks a part of Python's standard library ({}): install the whole of it, on Debian and "
-            "Ubuntu with `apt-get install python3` (python3-minimal is not enough).".format(
-                executable or "this Python", ", ".join(missing)
+            "this machine is {}, and this file carries native code for {} alone: run it on one of these.".format(
+                machine, " and ".join(machines)
             )
         )
+    if sys.maxsize < 2**32:
+        raise UnfitPython(
+            "{} is a 32-bit program, and this file carries native code for 64-bit ones alone: install a 64-bit "
+            "Python, or use a 64-bit system.".format(executable or "this Python")
+        )
+    platform = "{}-{}".format(machine, libc())
+    flags = getattr(sys, "abiflags", "")
+    if "{}/{}{}".format(platform, python_tag(), flags) not in natives:
+        minors = sorted(int(native.split("/cp3")[1]) for native in natives)
+        raise UnfitPython(
+            "{} is {} {}.{}{}, and this file carries native code for CPython 3.{} to 3.{} alone: install one of "
+            "these, or build this file anew.".format(
+                executable or "this Python",
+                sys.implementation.name,
+                *sys.version_info[:2],
+                flags,
+                minors[0],
+                minors[-1],
+            )
+        )
+    return platform
+
+
+def python_tag() -> str:
+    """Return this Python as wheels name it (PEP 425), as in `cp312`."""
+    name = sys.implementation.name
+    return "{}{}{}".format("cp" if name == "cpython" else name, *sys.version_info[:2])
 
 
 def state_folder(arguments: "list[str]", environment: "dict[str, str]") -> str:
@@ -108,20 +186,44 @@ def own_folder(path: str, mode: int) -> None:
         )
 
 
+def refuse_foreign(state: str) -> None:
+    """Unfit when the folder holds what no agent put there: nothing is to be made in it then."""
+    try:
+        names = set(os.listdir(state))
+    except FileNotFoundError:
+        return
+    if LEDGER not in names and names - OURS:
+        raise Unfit(
+            '{} holds "{}", so it is not the agent\'s own folder; choose an empty or a new one with --state'.format(
+                state, min(names - OURS)
+            )
+        )
+
+
+def another_place() -> str:
+    """Return what chooses the place that the code is unpacked into."""
+    return "--state or AGENT_STATE" if os.geteuid() == 0 else "XDG_CACHE_HOME"
+
+
 def runtime_folder(arguments: "list[str]", environment: "dict[str, str]") -> str:
     """Make and return the folder that holds unpacked code, 0700: STATE/runtime for root, else one in the
     cache."""
     if os.geteuid() != 0:
         folder = cache_folder(environment)
         os.makedirs(os.path.dirname(folder), 0o700, exist_ok=True)
-        own_folder(folder, 0o700)
-        return folder
-    # The state folder itself may be reached through a link; what lies in it may not.
-    state = os.path.realpath(state_folder(arguments, environment))
-    os.makedirs(os.path.dirname(state), 0o755, exist_ok=True)
-    own_folder(state, 0o711)
-    folder = os.path.join(state, "runtime")
+    else:
+        # The state folder itself may be reached through a link; what lies in it may not.
+        state = os.path.realpath(state_folder(arguments, environment))
+        refuse_foreign(state)
+        os.makedirs(os.path.dirname(state), 0o755, exist_ok=True)
+        own_folder(state, 0o711)
+        folder = os.path.join(state, "runtime")
     own_folder(folder, 0o700)
+    if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 8):
+        raise Unfit(
+            "{} lies on a file system that no program may run from (noexec), so this file's native code can't be "
+            "loaded from there: choose another place with {}.".format(folder, another_place())
+        )
     return folder
 
 
@@ -141,137 +243,194 @@ def is_complete(folder: str) -> bool:
     return True
 
 
-def unpack(file: str, folder: str) -> None:
-    """Unpack the code of `file` into `folder`, which appears whole or not at all.
+def hold(folder: str) -> bool:
+    """Take this process's lock on the code in `folder`, if that is whole; told whether it is.
 
-    Called with the runtime folder's lock held. Raises OSError when it can't be written there and ValueError
-    when the archive is damaged.
+    The lock is on the list of sizes, whose time of change says when the code was last used.
     """
-    import py_compile
-    import shutil
-    import zipfile
-    import zlib
-
-    runtime = os.path.dirname(folder)
-    for name in os.listdir(runtime):
-        # Under the lock nobody else is unpacking: this is what a start that was killed has left.
-        if name.endswith(".part"):
-            shutil.rmtree(os.path.join(runtime, name))
-    part = folder + ".part"
-    os.mkdir(part, 0o700)
-    folders, files = {part}, []
-    try:
-        with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
-                name = member.filename
-                if not name.startswith(CODE + "/") or name.endswith("/") or ".." in name.split("/"):
-                    continue
-                path = os.path.join(part, name)
-                parent = os.path.dirname(path)
-                os.makedirs(parent, 0o700, exist_ok=True)
-                while parent not in folders:
-                    folders.add(parent)
-                    parent = os.path.dirname(parent)
-                with archive.open(member) as source, open(path, "xb") as target:
-                    shutil.copyfileobj(source, target)
-                files.append(name)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(str(error)) from error
-    for name in [name for name in files if name.endswith(".py")]:
-        compiled = py_compile.compile(
-            os.path.join(part, name),
-            dfile=os.path.join(folder, name),
-            quiet=2,
-            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-        )
-        if compiled:
-            folders.add(os.path.dirname(compiled))
-            files.append(os.path.relpath(compiled, part))
-    with open(os.path.join(part, COMPLETE), "x", encoding="utf-8") as stream:
-        for name in files:
-            stream.write("{} {}\n".format(os.stat(os.path.join(part, name)).st_size, name))
-        stream.write("end {}\n".format(len(files)))
-    for path in [os.path.join(part, name) for name in files] + [os.path.join(part, COMPLETE)] + sorted(folders):
-        flush(path)
-    if os.path.lexists(folder):
-        # A rename does not replace a folder that holds something. The damaged one goes first, under a name
-        # that the next start removes should this one be killed here.
-        damaged = folder + ".damaged.part"
-        os.rename(folder, damaged)
-        os.rename(part, folder)
-        shutil.rmtree(damaged)
-    else:
-        os.rename(part, folder)
-    flush(runtime)
-
-
-def flush(path: str) -> None:
-    """Return once what was written to the file or folder `path` is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def settle(file: str, build: str, runtime: str) -> str:
-    """Return the folder under `runtime` that holds the code of `file`, unpacking it where that is still to be
-    done.
-
-    Compiled code is one Python's own, so each kind of Python has a folder. Many first starts at once are
-    safe: one unpacks, the others wait for it.
-    """
-    folder = os.path.join(runtime, "{}-{}".format(build, sys.implementation.cache_tag))
-    if os.path.lexists(folder):
-        own_folder(folder, 0o700)
-        if is_complete(folder):
-            return folder
+    global IN_USE
     import fcntl
 
-    lock = os.open(os.path.join(runtime, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    path = os.path.join(folder, COMPLETE)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_complete(folder):
-            unpack(file, folder)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    except OSError:
+        pass  # a file system without locks: nothing is removed there
+    try:
+        mine, there = os.fstat(descriptor), os.stat(path)
+        if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino) and is_complete(folder):
+            try:
+                os.utime(descriptor)
+            except OSError:
+                pass  # a file system that can't be written, as it may be
+            IN_USE, descriptor = descriptor, IN_USE
+            return True
+    except OSError:
+        pass
     finally:
-        os.close(lock)
-    return folder
+        if descriptor >= 0:
+            os.close(descriptor)
+    return False
 
 
-def prepare(file: str, loader: "object", arguments: "list[str]") -> str:
-    """Return the folder of this file's code, ready to be imported; Unfit says why that can't be."""
-    check_modules(NEEDED, sys.executable)
+def settle(build: str, runtime: str, platform: str, unpack: "Callable[[str], None]") -> str:
+    """Return the folder under `runtime` that holds the code of `build`, in use by this process from now on; `unpack`
+    makes it where that is still to be done.
+
+    Compiled code is one Python's own and native code one platform's, so each of them has a folder. Many first starts
+    at once are safe: one unpacks, the others wait for it.
+    """
+    import fcntl
+
+    folder = os.path.join(runtime, "{}-{}-{}".format(build, sys.implementation.cache_tag, platform))
+    for _ in range(ATTEMPTS):
+        if os.path.lexists(folder):
+            own_folder(folder, 0o700)
+            if hold(folder):
+                return folder
+        lock = os.open(os.path.join(runtime, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not is_complete(folder):
+                unpack(folder)
+        finally:
+            os.close(lock)
+    raise Unfit("{} is damaged as often as it is written: look at the disk, or choose another place.".format(folder))
+
+
+def remember(runtime: str, executable: str) -> None:
+    """Write down the Python that works here, for the lines of shell; where that can't be, they look for one again."""
+    path = os.path.join(runtime, REMEMBERED)
+    part = "{}.{}.part".format(path, os.getpid())
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(descriptor, os.fsencode(executable) + b"\n")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(part, path)
+    except OSError:
+        pass
+
+
+def forget(arguments: "list[str]", environment: "dict[str, str]") -> bool:
+    """Remove what `remember` wrote; told whether there was something."""
+    try:
+        if os.geteuid() == 0:
+            folder = os.path.join(state_folder(arguments, environment), "runtime")
+        else:
+            folder = cache_folder(environment)
+        os.unlink(os.path.join(folder, REMEMBERED))
+    except (OSError, Unfit):
+        return False
+    return True
+
+
+def read_record(loader: "object") -> "tuple[str, list[str]]":
+    """Return the build's id and the native code that the file carries; Unfit when they can't be read."""
+    global BUILD_RECORD
     import json
 
     try:
-        record = loader.get_data("build.json")  # type: ignore[attr-defined]
-        build = json.loads(record.decode("utf-8"))["id"]
-    except (ImportError, OSError, KeyError, ValueError) as error:
-        raise Unfit("{} is damaged ({}): copy it here again, whole.".format(file, error)) from error
+        BUILD_RECORD = loader.get_data("build.json")  # type: ignore[attr-defined]
+        record = json.loads(BUILD_RECORD.decode("utf-8"))
+        return str(record["id"]), [str(native) for native in record["natives"]]
+    except (ImportError, OSError, KeyError, TypeError, ValueError) as error:
+        raise damaged(error) from error
+
+
+def damaged(error: Exception) -> Unfit:
+    """Return what is said of a file that was changed or cut short."""
+    return Unfit("{} is damaged ({}): copy it here again, whole.".format(AGENT_FILE, error))
+
+
+def check(loader: "object") -> "tuple[str, str]":
+    """Return the build's id and this Python's platform; Unfit says why this Python can't run the file."""
+    check_python(sys.version_info[:3], sys.executable)
+    check_modules(NEEDED, sys.executable)
+    build, natives = read_record(loader)
+    return build, check_native(natives, sys.executable)
+
+
+def prepare(loader: "object", arguments: "list[str]", *, searched: bool) -> str:
+    """Return the folder of this file's code, ready to be imported; Unfit says why that can't be.
+
+    `searched`: this Python was looked for, and is to be remembered.
+    """
+    build, platform = check(loader)
+
+    def unpack(folder: str) -> None:
+        import unpacking  # type: ignore[import-not-found] # beside this module in the file
+
+        unpacking.unpack(AGENT_FILE, folder, platform, python_tag())
+        unpacking.remove_older(os.path.dirname(folder), build)
+
+    runtime = ""
     try:
-        return settle(file, build, runtime_folder(arguments, dict(os.environ)))
+        runtime = runtime_folder(arguments, dict(os.environ))
+        folder = settle(build, runtime, platform, unpack)
+        if searched:
+            remember(runtime, sys.executable)
+        return folder
     except ValueError as error:
-        raise Unfit("{} is damaged ({}): copy it here again, whole.".format(file, error)) from error
+        raise damaged(error) from error
     except OSError as error:
         raise Unfit(
-            "this file's code can't be unpacked: {}. Put that right, or choose another place with {}.".format(
-                "{} ({})".format(error.strerror, error.filename) if error.filename else error,
-                "--state or AGENT_STATE" if os.geteuid() == 0 else "XDG_CACHE_HOME",
+            "this file's code can't be unpacked into {}: {}. Put that right, or choose another place with {}.".format(
+                runtime or error.filename, error.strerror or error, another_place()
             )
         ) from error
+
+
+def probe(loader: "object") -> str:
+    """Return what the lines of shell are told of this Python: `fit PATH`, `lacks WHAT` or `unfit SENTENCE`."""
+    try:
+        check(loader)
+    except Lacking as error:
+        return "lacks {}".format(error)
+    except Unfit as error:
+        return "unfit {}".format(error)
+    return "fit {}".format(os.path.realpath(sys.executable))
+
+
+def library() -> "list[str]":
+    """Return where Python's own library lies: `sys.path` without the file itself, and without what the environment or
+    an installed package put there."""
+    entries = [entry for entry in sys.path if os.path.isabs(entry) and os.path.abspath(entry) != AGENT_FILE]
+    if sys.flags.isolated and sys.flags.no_site:
+        return entries
+    own = os.path.dirname(os.path.abspath(os.__file__))
+    return [entry for entry in entries if entry in (own, os.path.join(own, "lib-dynload"))]
 
 
 def start() -> int:
     """Run the command that the arguments name; returns its exit code."""
     global AGENT_FILE
-    AGENT_FILE = os.path.abspath(__loader__.archive)  # type: ignore[name-defined]
+    loader = __loader__  # type: ignore[name-defined]
+    AGENT_FILE = os.path.abspath(loader.archive)
+    arguments = sys.argv[1:]
+    how = getattr(sys, "_xoptions", {}).get("agent")
+    if how == "probe":
+        sys.stdout.write("{}\n".format(probe(loader)))
+        return 0
     try:
         check_python(sys.version_info[:3], sys.executable)
         if sys.executable and not (sys.flags.isolated and sys.flags.no_site):
-            os.execv(sys.executable, [sys.executable, "-I", "-S", AGENT_FILE] + sys.argv[1:])
-        code = prepare(AGENT_FILE, __loader__, sys.argv[1:])  # type: ignore[name-defined]
+            try:
+                os.execv(sys.executable, [sys.executable, "-I", "-S", AGENT_FILE] + arguments)
+            except OSError:
+                pass  # run by an emulator, which alone can run this Python
+        code = prepare(loader, arguments, searched=how == "searched")
     except Unfit as error:
-        sys.stderr.write("agent: {}\n".format(error))
+        if isinstance(error, UnfitPython) and how == "remembered" and forget(arguments, dict(os.environ)):
+            os.execv("/bin/sh", ["/bin/sh", AGENT_FILE] + arguments)
+        hint = ": run {} itself, which looks for another Python.".format(AGENT_FILE)
+        sys.stderr.write("agent: {}{}\n".format(error, hint if isinstance(error, Lacking) else ""))
         return 1
     except KeyboardInterrupt:
         return 130
@@ -279,14 +438,13 @@ def start() -> int:
         if name.startswith(("PYTHON", "SHIV_")):
             del os.environ[name]
     # Neither the archive itself nor a folder that depends on where the command was given.
-    library = [entry for entry in sys.path if os.path.isabs(entry) and os.path.abspath(entry) != AGENT_FILE]
-    sys.path[:] = [os.path.join(code, CODE)] + library
+    sys.path[:] = [os.path.join(code, CODE)] + library()
     # Every module that was unpacked was compiled with it; anything written later would not be on the list of
     # sizes.
     sys.dont_write_bytecode = True
     from agent.cli import main
 
-    return main(sys.argv[1:])
+    return main(arguments)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +12,28 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+ROOT = Path(__file__).resolve().parent.parent
+
 # A deadline would assert a time, and a busy machine is slow at making examples.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("here")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def orderly_end() -> Iterator[None]:
+    """Whatever ends the run lets the fixtures take away what they have started."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="session")
+def built_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `./build.sh` makes of this tree."""
+    path = tmp_path_factory.mktemp("built") / "agent"
+    done = subprocess.run([ROOT / "build.sh", "-o", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return path
 
 
 @pytest.fixture

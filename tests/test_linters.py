@@ -25,7 +25,7 @@ FOREIGN = re.compile(
         [TOOLS / "ruff", "format", "--check"],
         [TOOLS / "mypy", "--strict", "agent"],
         [TOOLS / "lint-imports"],
-        ["shellcheck", "build.sh", ".ci/run"],
+        ["shellcheck", "build.sh", ".ci/run", "agent/header.sh"],
     ],
     ids=lambda command: " ".join([Path(command[0]).name, *command[1:]]),
 )

@@ -24,6 +24,7 @@ import pika
 import pika.exceptions as raised
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.adapters.select_connection import SelectConnection
+from pika.adapters.utils.connection_workflow import AMQPConnectorStackTimeout
 from pika.frame import Method
 from pika.spec import Basic, BasicProperties
 
@@ -133,10 +134,13 @@ class AmqpSession:
             tag = channel.basic_consume(queue, arrive, exclusive=exclusive)
         self._consumers.append((queue, tag, channel))
 
-    def ack(self, tag: int) -> None:
-        channel, its_tag = self._unacknowledged.pop(tag)
+    def ack(self, *tags: int) -> None:
         with self._bounded():
-            channel.basic_ack(its_tag)
+            # Written out together: pika's own call would write and wait for each.
+            for channel, its_tag in [self._unacknowledged.pop(tag) for tag in tags[:-1]]:
+                channel._impl.basic_ack(its_tag)
+            for channel, its_tag in [self._unacknowledged.pop(tag) for tag in tags[-1:]]:
+                channel.basic_ack(its_tag)
 
     def reject(self, tag: int) -> None:
         channel, its_tag = self._unacknowledged.pop(tag)
@@ -356,6 +360,8 @@ def _unopened(error: Exception, login: Login, peer: str) -> Unavailable:
         if isinstance(cause, raised.ProbableAccessDeniedError):
             why = "it has too many connections already" if "limit" in str(cause) else "it has no rights there"
             return Denied(f"{peer} does not let the account {login.account} in: {why}")
+        if isinstance(cause, AMQPConnectorStackTimeout):
+            return Unreachable(f"{peer} does not answer in time")
     root = causes[-1]
     if isinstance(root, socket.gaierror):
         return Unreachable(f"{login.address.host}, the broker's host, cannot be resolved: {root.strerror}")

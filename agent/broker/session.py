@@ -35,8 +35,8 @@ class Session(Protocol):
         QueueInUse (may be tried again in the same session), NoSuchQueue, Denied, Lost.
         """
 
-    def ack(self, tag: int) -> None:
-        """Tell the broker to forget a delivery: it has been dealt with. Lost when its consumer is gone."""
+    def ack(self, *tags: int) -> None:
+        """Tell the broker to forget deliveries: they have been dealt with. Lost when their consumer is gone."""
 
     def reject(self, tag: int) -> None:
         """Give a delivery up: it goes where its queue sends the dead, if anywhere. Lost as for `ack`."""

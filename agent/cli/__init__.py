@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-from agent.cli.arguments import build_parser
 from agent.cli.output import drop_output, finish
 from agent.errors import AgentError
 
@@ -18,7 +17,15 @@ def main(argv: list[str]) -> int:
     """Run the command in `argv` (without the program's name) and return its exit code."""
     code: int = 0
     try:
-        arguments = build_parser().parse_args(argv)
+        if argv == ["--version"]:
+            from agent.cli.version import version
+
+            print(version())
+            finish()
+            return 0
+        from agent.cli.arguments import build_parser
+
+        arguments = build_parser(argv).parse_args(argv)
         code = arguments.run(arguments)
         finish()
         return code

@@ -1,16 +1,21 @@
-"""What can be typed. Each command family adds its own commands; a mistake is one sentence, exit code 1."""
+"""What can be typed. Each command family adds its own commands; a mistake is one sentence, exit code 1.
+
+A command loads its own family alone; help, and a word that is no command, load all of them.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
-from agent.cli import bundle, control, options, plan, ports, reset, status, up
+from agent.cli import options
 from agent.errors import Refused
 from agent.fields import nearest, quoted
 
+_FAMILIES = ("up", "plan", "status", "ports", "control", "bundle", "install", "reset")
 _EPILOG = "Each command has its own help: agent COMMAND --help."
 
 
@@ -42,20 +47,27 @@ class Parser(argparse.ArgumentParser):
             self.error(f"there is no {str(action.metavar or 'command').lower()} {quoted(str(value))}{hint}")
 
 
-def build_parser() -> Parser:
-    """The whole command line."""
+def build_parser(argv: Sequence[str]) -> Parser:
+    """The command line, as far as it is needed to read `argv`."""
     parser = Parser(prog="agent", description="Raises what it carries and joins a mesh.", epilog=_EPILOG)
     parser.add_argument("--version", action=_Version, nargs=0, help="say what this file is")
     options.state_option(parser, options.default_state())
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for family in (up, plan, status, ports, control, bundle, reset):
-        family.add(commands)
+    for family in _families(argv):
+        import_module(f"agent.cli.{family}").add(commands)
     return parser
+
+
+def _families(argv: Sequence[str]) -> Sequence[str]:
+    words = list(argv)
+    while words and words[0].startswith("--state"):
+        del words[: 2 if words[0] == "--state" else 1]
+    return words[:1] if words and words[0] in _FAMILIES else _FAMILIES
 
 
 class _Version(argparse.Action):
     def __call__(self, *_: object, **__: object) -> NoReturn:
-        from agent.cli.bundle import version
+        from agent.cli.version import version
 
         print(version())
         sys.exit(0)

@@ -1,9 +1,8 @@
-"""`agent bundle show | verify`, and what `agent --version` says: what this file is and carries."""
+"""`agent bundle show | verify | pack`: what this file carries, and a file that carries something else."""
 
 from __future__ import annotations
 
 import argparse
-import platform
 from pathlib import Path
 
 from agent.cli import options
@@ -27,23 +26,6 @@ def add(commands: options.Commands) -> None:
     packing.add_argument("folder", type=Path, metavar="DIR", help="the bundle: bundle.toml and blobs/")
     packing.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the file to make")
     packing.set_defaults(run=pack)
-
-
-def version() -> str:
-    """Version, commit, build, bundle, Python and platform, in one line."""
-    from agent.build import read_build, running_file
-    from agent.bundle import open_bundle
-
-    file = running_file()
-    build = read_build(file)
-    carried = "no bundle"
-    if file:
-        bundle = open_bundle(file)
-        carried = f"bundle {bundle.name} {bundle.digest[:12]}"
-    return (
-        f"agent {build.version}, commit {build.commit}, build {build.id}, {carried}, "
-        f"Python {platform.python_version()}, {platform.system().lower()} {platform.machine()}"
-    )
 
 
 def carrying_file(asked: Path | None = None) -> Path:

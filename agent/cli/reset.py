@@ -28,6 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
             print("the ledger holds nothing")
         for entry in held:
             print(f"  {entry.resource.id} ({entry.origin.value}, {'found' if entry.found else 'made'})")
+        for path in farewell.installed():
+            print(f"  {path} (the agent's own)")
         if farewell.founder:
             print("this machine founded its mesh: the mesh, its signing keys and its record of nodes end with it")
         if arguments.dry_run:

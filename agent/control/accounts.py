@@ -30,6 +30,7 @@ from agent.wire import ALIVE, CONTROL_QUEUE, ENROL, EXCHANGE, PARKED_QUEUE, REPO
 _VHOST = quote("/", safe="")
 _TIMEOUT = 10.0
 _NOTHING = "^$"
+_DEAD = "control.dead"
 # A node needs one connection with a consumer's, a publisher's and a request's channel. More than one, because after a
 # silent loss the broker holds the old one for two more heartbeats.
 _NODE_LIMITS = {"max-connections": 4, "max-channels": 12}
@@ -98,6 +99,9 @@ class Accounts(Protocol):
     def list_accounts(self) -> frozenset[str]:
         """Every account's name."""
 
+    def has_queue(self, queue: str) -> bool:
+        """Whether there is such a queue."""
+
     def delete_queue(self, queue: str) -> None:
         """End a queue with all that is in it."""
 
@@ -125,9 +129,16 @@ class BrokerAccounts:
                 "x-overflow": "reject-publish",
                 **_limits(bounds.control),
                 "x-delivery-limit": bounds.deliveries,
-                "x-dead-letter-exchange": "",
-                "x-dead-letter-routing-key": PARKED_QUEUE,
+                "x-dead-letter-exchange": _DEAD,
             },
+        )
+        # Only what came back too often is parked; what expired (an alive that nobody heard) is dead too, and is nothing.
+        self._put(f"exchanges/{_VHOST}/{_DEAD}", {"type": "headers", "durable": True})
+        undeliverable = {"x-match": "all-with-x", "x-first-death-reason": "delivery_limit"}
+        self._call(
+            "POST",
+            f"bindings/{_VHOST}/e/{_DEAD}/q/{PARKED_QUEUE}",
+            {"routing_key": "", "arguments": undeliverable},
         )
         for key in (ENROL, REPORT, ALIVE):
             self._call("POST", f"bindings/{_VHOST}/e/{EXCHANGE}/q/{CONTROL_QUEUE}", {"routing_key": key})
@@ -154,6 +165,9 @@ class BrokerAccounts:
     def list_accounts(self) -> frozenset[str]:
         listed = self._call("GET", "users")
         return frozenset(str(one["name"]) for one in _objects(listed) if "name" in one)
+
+    def has_queue(self, queue: str) -> bool:
+        return self._call("GET", f"queues/{_VHOST}/{_path(queue)}", absent_is_fine=True) is not None
 
     def delete_queue(self, queue: str) -> None:
         self._call("DELETE", f"queues/{_VHOST}/{_path(queue)}", absent_is_fine=True)

@@ -1,7 +1,6 @@
-"""From a list that somebody wrote to a signed declaration, and from that to what the node says of it.
+"""From a checked list to a signed declaration, and from that to what the node says of it.
 
-- The whole list is validated before anything changes; what a node alone can know (what it carries, what it
-  can do) is its own to refuse, in words that come back.
+- What a node alone can know (what it carries, what it can do) is its own to refuse, in words that come back.
 - A serial is one more than all that was stored or reported. Signing and storing are one transaction; sending
   is the service's.
 """
@@ -9,26 +8,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from agent.control.registry import Node, next_serial, recovery_copy
+from agent.control.signing import Keyring
 from agent.control.store import Store, Wanted
-from agent.envelope import SigningKey
 from agent.errors import Refused
 from agent.fields import Fields, JsonValue, nearest, quoted
 from agent.resources import (
-    Context,
     Declaration,
-    Document,
-    check_state_folder,
-    check_within,
     encode_declaration,
-    fill_document,
     open_declaration,
-    parse_list,
     read_declaration,
 )
 from agent.resources.declaration import LARGEST_SERIAL
@@ -40,20 +33,23 @@ _EAGER_SECONDS, _EAGER_POLL, _POLL = 2.0, 0.001, 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A list that validates: its items as they are signed, and their ids."""
-
-    items: tuple[Mapping[str, JsonValue], ...]
-    ids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Declared:
-    """A declaration that is stored and on its way; `has_spoken`: whether the node has ever said anything."""
+    """A declaration that is stored and on its way; `has_spoken`: whether the node has ever said anything.
+
+    `also` are those of other nodes, which refer to what changed there.
+    """
 
     node: str
     serial: int
     has_spoken: bool
+    also: tuple[Declared, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Nothing is declared yet: what is assigned waits for the node's first report, which says what it carries."""
+
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,72 +74,32 @@ class StillWaiting:
 Outcome = Applied | RefusedBy | StillWaiting
 
 
-class _AnyId(Collection[str]):
-    """What a node carries isn't known by id: any need may be one, and the node refuses one that isn't."""
-
-    def __contains__(self, id: object) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
-def check_document(document: Document, settings: Mapping[str, str], node: str) -> Checked:
-    """Fill and validate a list for a node. Refused, with the path to the field, when something is wrong with
-    it.
-    """
-    items = fill_document(document, settings, node)
-    for at, item in enumerate(items):
-        if "role" in item:
-            raise Refused(f"resource[{at}].role: only what a bundle carries has a role; leave it out")
-    resources = parse_list(items, Context(_USUAL_STATE), beside=_AnyId())
-    check_within(resources)
-    check_state_folder(resources, _USUAL_STATE)
-    return Checked(tuple(items), tuple(resource.id for resource in resources))
-
-
-def declare(store: Store, key: SigningKey, name: str, checked: Checked, *, retire: bool, now: float) -> Declared:
-    """Sign a checked list for a node and store it, due to be sent.
-
-    Refused for a node that isn't there, and for an empty list without `retire`.
-    """
-    if not checked.items and not retire:
-        raise Refused(
-            f"This list is empty, which would remove everything that the mesh assigned to {name}; say --retire if "
-            "that is meant."
-        )
-    with store.transaction():
-        node = find_node(store, name)
-        retires = retire and not checked.items
-        serial = sign(store, key, node, checked.items, checked.ids, retire=retires, now=now)
-    return Declared(name, serial, node.last_seen is not None)
-
-
-def sign_anew(store: Store, key: SigningKey, node: Node, now: float) -> None:
+def sign_anew(store: Store, keys: Keyring, node: Node, now: float) -> None:
     """Sign a node's wanted content once more under the next serial; to be called inside a transaction."""
     wanted = store.declarations.wanted(node.name)
     if wanted is None:
         return
-    declaration = read_declaration(open_declaration(wanted.data))
-    items = [Fields(item).values() for item in declaration.items]
+    items = items_of(wanted)
     ids = [f"{item['kind']}:{item['name']}" for item in items]
-    sign(store, key, node, items, ids, retire=declaration.retire, now=now)
+    sign(store, keys, node, items, ids, now=now)
+
+
+def items_of(wanted: Wanted) -> tuple[dict[str, JsonValue], ...]:
+    """The resources that a stored declaration holds, as they were signed."""
+    declaration = read_declaration(open_declaration(wanted.data))
+    return tuple(Fields(item).values() for item in declaration.items)
 
 
 def sign(
     store: Store,
-    key: SigningKey,
+    keys: Keyring,
     node: Node,
     items: Sequence[Mapping[str, JsonValue]],
     ids: Collection[str],
     *,
-    retire: bool,
     now: float,
 ) -> int:
-    """Sign and store a node's next declaration, inside a transaction; its serial."""
+    """Sign and store a node's next declaration, inside a transaction; its serial. An empty list retires."""
     serial = next_serial(node)
     if serial > LARGEST_SERIAL:
         raise Refused(f"{node.name} has reported serial {node.reported}, after which there is no other.")
@@ -152,11 +108,15 @@ def sign(
         serial=serial,
         issued_at=datetime.fromtimestamp(now, timezone.utc),
         items=tuple(items),
-        retire=retire,
+        retire=not items,
+        trust=keys.trust,
         recovery=recovery_copy(node.holdings, store.declarations.ids(node.name), node.holdings_serial),
     )
     data = encode_declaration(declaration)
-    store.declarations.add(Wanted(node.name, serial, data, key.sign(data), now), key.public, ids)
+    key = keys.key_for(node)
+    wanted = Wanted(node.name, serial, data, key.sign(data), now)
+    store.declarations.add(wanted, key.public, ids, offers=keys.newest.public)
+    store.arrangements.keep(node.name, serial)
     return serial
 
 
@@ -164,9 +124,10 @@ def find_node(store: Store, name: str) -> Node:
     """The node of this name. Refused, with the nearest one, when none has enrolled under it."""
     node = store.nodes.get(name)
     if node is None:
+        hint = nearest(name, store.nodes.names()) or "."
         raise Refused(
-            f"There is no node {quoted(name)}{nearest(name, store.nodes.names())}. See `agent control node "
-            "list`; a new one joins with a token, which `agent control token create NAME` makes."
+            f"There is no node {quoted(name)}{hint} See `agent control node list`; a new one joins with a token, which "
+            "`agent control token create NAME` makes."
         )
     return node
 

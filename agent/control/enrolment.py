@@ -36,11 +36,15 @@ class Proof(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """How a token was spent: by which key, for which password, by which request (the SHA-256 of its body)."""
+    """How a token was spent: by which key, for which password, by which request (the SHA-256 of its body).
+
+    `replaces`: the node had enrolled with another key before, and that machine is to be shut out.
+    """
 
     public_key: bytes
     password: str = field(repr=False)
     request: bytes
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)

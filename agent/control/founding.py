@@ -35,13 +35,14 @@ def leave_token(
     node = store.nodes.get(settings.node)
     if node is not None and node.last_seen is not None:
         files.remove(settings.token_file)
-    elif not _still_counts(settings, store, now):
+    elif not _still_counts(settings, store, signer, now):
         token = create_token(
             store,
             accounts,
-            Site(str(settings.broker), settings.fingerprints, signer),
+            Site(str(settings.broker), pins(settings, store), signer),
             settings.node,
             lifetime=DEFAULT_LIFETIME,
+            replace=True,
             now=now,
             random=random,
         )
@@ -49,7 +50,12 @@ def leave_token(
         files.write(settings.token_file, content, mode=0o600, uid=os.geteuid(), gid=os.getegid())
 
 
-def _still_counts(settings: Settings, store: Store, now: float) -> bool:
+def pins(settings: Settings, store: Store) -> tuple[str, ...]:
+    """What a token says to know the broker by: its certificate's pin and, during a renewal, the next one's."""
+    return tuple(dict.fromkeys((*settings.fingerprints, *store.settings.pins)))
+
+
+def _still_counts(settings: Settings, store: Store, signer: bytes, now: float) -> bool:
     content = files.read(settings.token_file)
     if content is None:
         return False
@@ -58,5 +64,8 @@ def _still_counts(settings: Settings, store: Store, now: float) -> bool:
     except Refused:
         return False
     digest = secret_digest(token.secret)
-    same = token.node == settings.node and token.fingerprints == settings.fingerprints
-    return same and any(one.digest == digest and now < one.expires for one in store.tokens.live())
+    same = token.node == settings.node and token.fingerprints == pins(settings, store)
+    return same and any(
+        one.digest == digest and now < one.expires and (one.signer == signer or one.spending is not None)
+        for one in store.tokens.live()
+    )

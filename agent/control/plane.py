@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from agent.control import declaring, poke, views
+from agent.broker import Session, connect
+from agent.control import declaring, parking, poke, removal, rotation, views
+from agent.control.arranging import Arranging
 from agent.control.config import Settings, advertised, read_settings
-from agent.control.signing import current_key
+from agent.control.founding import pins
+from agent.control.signing import read_keyring
 from agent.control.store import Store, open_store
-from agent.control.tokens import DEFAULT_LIFETIME, Site, create_token
+from agent.control.tokens import DEFAULT_LIFETIME, Site, create_token, revoke_tokens
 from agent.errors import Refused
+from agent.fields import quoted
 from agent.host import locks
 from agent.resources import Document
 from agent.token import Token
@@ -45,6 +50,7 @@ class Control:
         self._accounts_for = accounts_for
         self._clock = clock
         self._random = random
+        self.arranging = Arranging(state, store, lambda: read_keyring(state, store), clock)
 
     def __enter__(self) -> Control:
         return self
@@ -56,9 +62,11 @@ class Control:
 
     def mesh(self) -> views.Mesh:
         """Every node's line, how many messages were parked, and whether the service runs."""
-        now, patience = self._clock(), self._store.settings.patience
+        now, patience, assigned = self._clock(), self._store.settings.patience, self._assigned()
         return views.Mesh(
-            nodes=tuple(views.node_row(node, now, patience) for node in self._store.nodes.all()),
+            nodes=tuple(
+                views.node_row(node, now, patience, assigned.get(node.name, ())) for node in self._store.nodes.all()
+            ),
             parked=self._store.settings.parked,
             serving=is_serving(self._state),
         )
@@ -66,49 +74,152 @@ class Control:
     def node(self, name: str) -> views.NodeDetail:
         """All about one node. Refused, with the nearest name, when there is none of this name."""
         node = declaring.find_node(self._store, name)
-        return views.node_detail(node, self._clock(), self._store.settings.patience)
+        patience, assigned = self._store.settings.patience, self._assigned()
+        return views.node_detail(node, self._clock(), patience, assigned.get(name, ()))
 
-    def create_token(self, name: str, lifetime: float = DEFAULT_LIFETIME) -> Token:
+    def create_token(
+        self, name: str, lifetime: float = DEFAULT_LIFETIME, *, replace: bool = False, at_once: bool = False
+    ) -> Token:
         """A new token for a node, good for `lifetime` seconds; it ends every other one for that node.
 
-        Refused for a bad name or lifetime; Unavailable when the broker's management doesn't answer.
+        With `replace` the node may have joined before; `at_once` shuts out the machine that did, instead of when
+        another joins. Refused for a bad name or lifetime, and for a node that has joined without `replace`; Unavailable
+        when the broker's management doesn't answer.
         """
+        if at_once and not replace:
+            raise Refused("--now says when the other machine is shut out, so it goes with --replace only.")
         # The founder's node is on the broker's own machine, and stays with it whatever address that has.
         own = name == self._settings.node
         broker = self._settings.broker if own else advertised(self._settings)
-        site = Site(str(broker), self._settings.fingerprints, self._signer())
-        return create_token(
+        site = Site(str(broker), pins(self._settings, self._store), self._signer())
+        accounts = self._accounts_for(self._settings)
+        token = create_token(
             self._store,
-            self._accounts_for(self._settings),
+            accounts,
             site,
             name,
             lifetime=lifetime,
+            replace=replace,
             now=self._clock(),
             random=self._random,
         )
+        if at_once:
+            removal.shut_out(accounts, name)
+        return token
+
+    def tokens(self) -> tuple[views.TokenRow, ...]:
+        """Every token that isn't done with, by node."""
+        now = self._clock()
+        rows = [views.token_row(token, now) for token in self._store.tokens.live()]
+        return tuple(sorted(rows, key=lambda row: row.node))
+
+    def revoke_token(self, name: str) -> None:
+        """End every token for a node: see `revoke_tokens`."""
+        revoke_tokens(self._store, self._accounts_for(self._settings), name)
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node: see `removal.remove_node`."""
+        removal.remove_node(self._store, self._accounts_for(self._settings), name, founder=self._settings.node)
+
+    def keys(self) -> tuple[rotation.KeyRow, ...]:
+        """The signing keys, and who is signed for with which."""
+        return rotation.list_keys(self._store)
+
+    def rotate_key(self) -> int:
+        """Make the next signing key: see `rotation.rotate`."""
+        number = rotation.rotate(self._state, self._store, self._random, self._clock())
+        poke.poke(self._state)
+        return number
+
+    def retire_key(self, number: int, *, force: bool = False) -> None:
+        """Have a signing key count no more: see `rotation.retire`. With `force`, tokens that name it end as well."""
+        needing = [token for row in self.keys() if row.number == number for token in row.tokens]
+        rotation.retire(self._state, self._store, number, self._clock(), force=force)
+        for node in needing:
+            revoke_tokens(self._store, self._accounts_for(self._settings), node)
+        poke.poke(self._state)
+
+    def begin_renewal(self) -> str:
+        """Make the broker's next certificate and tell every node of it: see `renewal.begin`. The next pin."""
+        from agent.control import renewal
+
+        pin = renewal.begin(self._state, self._store, self._settings, self._clock())
+        poke.poke(self._state)
+        return pin
+
+    def unaware_of(self, pin: str) -> tuple[str, ...]:
+        """The nodes that have yet to report that they know a pin: see `renewal.unaware`."""
+        from agent.control import renewal
+
+        nodes = renewal.unaware(self._state, self._store, pin, self._clock())
+        poke.poke(self._state)
+        return nodes
+
+    def swap_certificates(self) -> None:
+        """Put the next certificate in the current one's place: see `renewal.swap`."""
+        from agent.control import renewal
+
+        renewal.swap(self._state, self._store, self._settings)
+
+    def backup(self, path: Path) -> None:
+        """Write the control plane to a file: see `write_backup`."""
+        from agent.control.backup import write_backup  # ssl and tarfile cost a moment, which only this one pays
+
+        settings = self._settings
+        write_backup(
+            self._state,
+            self._store,
+            path,
+            node=settings.node,
+            fingerprint=settings.fingerprints[0],
+            now=self._clock(),
+        )
+
+    def parked(self) -> tuple[parking.Parked, ...]:
+        """What could not be understood, the oldest first. Unavailable when the broker doesn't answer."""
+        with self._session() as session:
+            return parking.read_all(session)
+
+    def parked_message(self, id: str) -> parking.Parked:
+        """One parked message. Refused when there is none that is called so."""
+        found = next((one for one in self.parked() if one.id == id), None)
+        if found is None:
+            raise Refused(f"No parked message is called {quoted(id)}; see `agent control parked list`.")
+        return found
+
+    def drop_parked(self, ids: Collection[str] | None) -> int:
+        """Drop parked messages: see `parking.drop`."""
+        with self._session() as session:
+            return parking.drop(session, ids)
+
+    def retry_parked(self, ids: Collection[str] | None) -> int:
+        """Have the service look at parked messages again: see `parking.retry`."""
+        with self._session() as session:
+            return parking.retry(session, ids, account=self._settings.account)
 
     def declare(
         self, name: str, document: Document, settings: Mapping[str, str], *, retire: bool = False
-    ) -> declaring.Declared:
-        """Declare a list, its parameters filled from `settings`, to a node: validated, signed, stored, on its
-        way.
-
-        Refused, with nothing changed: an unknown node, a list that doesn't validate (with the path to the
-        field), an empty list without `retire`, a lost signing key.
-        """
-        declaring.find_node(self._store, name)
-        checked = declaring.check_document(document, settings, name)
-        key = current_key(self._state, self._store)
-        declared = declaring.declare(self._store, key, name, checked, retire=retire, now=self._clock())
-        poke.poke(self._state)
-        return declared
+    ) -> declaring.Declared | declaring.Waits:
+        """Declare a list to a node, in place of its own: see `Arranging.declare`."""
+        return self.arranging.declare(name, document, settings, retire=retire)
 
     def wait(self, declared: declaring.Declared, timeout: float | None = None) -> declaring.Outcome:
         """Wait up to `timeout` seconds, or without end, for what the node says of a declaration."""
         return declaring.wait_for_report(self._store, declared.node, declared.serial, timeout)
 
+    def _assigned(self) -> dict[str, list[int]]:
+        """The host ports that are assigned on each node."""
+        found: dict[str, list[int]] = {}
+        for row in self.arranging.ports():
+            if row.freed is None:
+                found.setdefault(row.node, []).append(row.port.number)
+        return found
+
+    def _session(self) -> closing[Session]:
+        return closing(connect(self._settings.login))
+
     def _signer(self) -> bytes:
-        return current_key(self._state, self._store).public
+        return read_keyring(self._state, self._store).newest.public
 
 
 def open_control(

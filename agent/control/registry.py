@@ -1,8 +1,8 @@
 """What a node's statement means for its record: decided purely, stored by who asks.
 
 - The account that speaks is proved by the broker; a body that names another node is nobody's.
-- An alive moves last-seen to now and nothing else. A report moves it to its own timestamp at most, never
-  back.
+- An alive moves last-seen to now, tells how far the node's clock is off, and nothing else. A report moves last-seen to
+  its own timestamp at most, never back.
 - A report that isn't a refusal replaces what the node holds; with serial 0 it says nothing of that, and an
   empty one without a serial (a peer that leaves headers out) never replaces a copy that isn't empty.
 - A refusal moves neither holdings nor ports, and never counts as reported.
@@ -45,11 +45,16 @@ class Node:
     when there is none; `reported` the last reported one, None when none was ever told. `holdings` are the
     assigned ids it owns, as of the declaration `holdings_serial`; `carried` the ports of its carried
     resources.
+    `confirmed` is the newest of our keys that it is known to trust, `counter` the last one of its signed statements,
+    `clock_offset` by how many seconds its clock was ahead of ours at its last alive.
     """
 
     name: str
     public_key: bytes
     enrolled: float
+    confirmed: bytes = b""
+    counter: int = 0
+    clock_offset: float | None = None
     overlay_key: bytes = b""
     profile: Mapping[str, JsonValue] = field(default_factory=dict)
     version: str = ""
@@ -62,6 +67,14 @@ class Node:
     carried: tuple[int, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
     refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """An alive as it was understood; `at` is the sender's clock."""
+
+    node: str
+    at: float | None
 
 
 class Answer(Enum):
@@ -85,11 +98,11 @@ class Spoken:
     at: float | None
 
 
-def read_alive(message: Message) -> str:
-    """The node that is there. Refused when the message can't be understood or isn't that node's."""
+def read_alive(message: Message) -> There:
+    """Who is there. Refused when the message can't be understood or isn't that node's."""
     node = wire.decode_alive(message.body).node
     _check_speaker(node, message.user_id)
-    return node
+    return There(node, message.timestamp)
 
 
 def read_report(message: Message) -> Spoken:

@@ -1,9 +1,12 @@
 """`control serve`: the one process that consumes the control queue, and sends what is due.
 
-- One at a time, by a lock beside the store, which only this process migrates.
+- One at a time, by a lock beside the store, which only its holder migrates; another one waits, and takes over.
 - One thread does everything on the broker's session; another one only listens for pokes, and wakes it.
 - A broker that is away is waited for, with a growing, jittered delay; what is wrong is said once, and once
   that it is over. Nothing ends it but a stop or a `Fatal`.
+- A quorum queue that was made less than some two seconds before its broker lost its power is never served again
+  (RabbitMQ 3.10). So `control` is made anew when it can't be read and never was for a while; what was lost with it
+  was never acknowledged here, and is said again by its senders.
 - It is ready once it consumes: it says so once, and writes `STATE/run/control.ready`.
 - SIGTERM ends it within a second, even when something blocks: then as a crash would, which loses nothing.
 """
@@ -17,34 +20,36 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
 from agent import wire
-from agent.broker import Login, Lost, Session, connect
-from agent.control import poke
+from agent.broker import Login, Lost, NoSuchQueue, Session, connect
+from agent.control import poke, renewal
 from agent.control.accounts import Accounts
 from agent.control.config import Settings, read_settings
 from agent.control.founding import leave_token
-from agent.control.intake import Intake
+from agent.control.intake import Intake, Own
 from agent.control.management import connect_accounts
 from agent.control.outbox import Outbox
-from agent.control.signing import ensure_key
-from agent.control.store import Store, open_store
+from agent.control.signing import Keyring, ensure_key, serving_keyring
+from agent.control.store import Signer, Store, open_store
 from agent.control.tokens import tidy_tokens
 from agent.control.trouble import Trouble
-from agent.envelope import SigningKey
 from agent.errors import AgentError, Fatal
 from agent.host import directories, files, locks
 
 _log = logging.getLogger(__name__)
 
 # Enough unacknowledged messages to keep the pipe full; few enough to come again after a crash.
-_PREFETCH = 100
+_PREFETCH = 500
 _TICK = 1.0
-_COUNT_EVERY = 60.0
+_COUNT_EVERY = 10.0
 _AFTER_FAILURE = 5.0
+# Five times what a new queue needs until it outlives a loss of power.
+_SURE_AFTER = 10.0
+_TURN_SECONDS = 0.25
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0
 
 
@@ -59,6 +64,7 @@ def serve(
     stop: threading.Event,
     alive_interval: float = 60.0,
     missed: int = 3,
+    require_signatures: bool = False,
     accounts_for: Callable[[Settings], Accounts] = connect_accounts,
     open_session: Callable[[Login], Session] = connect,
     clock: Callable[[], float] = time.time,
@@ -66,20 +72,26 @@ def serve(
 ) -> None:
     """Serve until `stop` is set; should it end otherwise, it sets `stop` itself.
 
-    `alive_interval` in seconds; after `missed` of them without a word a node is out of touch. Refused when this is no
-    founder or the store is a newer program's; Unavailable when another process serves (it is named); Fatal when it
-    can't go on.
+    `alive_interval` in seconds; after `missed` of them without a word a node is out of touch. With `require_signatures`
+    an unsigned statement does not count. Refused when this is no founder or the store is a newer program's; Fatal when
+    it can't go on. While another process serves, it waits for its turn.
     """
     for folder in (state / "control", state / "run"):
         directories.make(folder, mode=0o700, uid=os.geteuid(), gid=os.getegid())
-    with locks.hold(lock_path(state)):
+    with ExitStack() as stack:
+        if not _take_turn(state, stack, stop):
+            return
         ready = state / "run" / "control.ready"
         files.remove(ready)
         settings = read_settings(state)
         with closing(open_store(state, migrate=True)) as store:
             store.settings.set_patience(alive_interval * missed)
-            key = ensure_key(state, store, random, clock())
-            service = _Service(settings, store, accounts_for(settings), key, ready, open_session, clock, random)
+            ensure_key(state, store, random, clock())
+            renewal.finish(state, store, settings, clock())
+            keys = _Keys(state, store)
+            service = _Service(
+                settings, store, accounts_for(settings), keys, require_signatures, ready, open_session, clock, random
+            )
             waker = threading.Thread(target=_wake_at_the_end, args=(stop, service), name="stop", daemon=True)
             waker.start()
             try:
@@ -90,13 +102,48 @@ def serve(
                 waker.join()
 
 
+def _take_turn(state: Path, stack: ExitStack, stop: threading.Event) -> bool:
+    """Wait until no other process serves; whether that came before `stop`."""
+    said = False
+    while not stop.is_set():
+        try:
+            stack.enter_context(locks.hold(lock_path(state)))
+        except locks.Held as error:
+            if not said:
+                said = True
+                by = f"process {error.holder.pid}" if error.holder else "another process"
+                _log.info("The control plane is served by %s; this one waits, and takes over when that one ends.", by)
+            stop.wait(_TURN_SECONDS)
+        else:
+            return True
+    return False
+
+
+class _Keys:
+    """The keys that count now; their files are read again when another process has made or retired one."""
+
+    def __init__(self, state: Path, store: Store) -> None:
+        self._state = state
+        self._store = store
+        self._known: tuple[tuple[Signer, ...], tuple[str, ...]] = ((), ())
+        self._keyring: Keyring | None = None
+
+    def current(self) -> Keyring:
+        known = (self._store.signers.all(), self._store.settings.pins)
+        if self._keyring is None or known != self._known:
+            self._keyring = serving_keyring(self._state, self._store)
+            self._known = known
+        return self._keyring
+
+
 class _Service:
     def __init__(
         self,
         settings: Settings,
         store: Store,
         accounts: Accounts,
-        key: SigningKey,
+        keys: _Keys,
+        require_signatures: bool,
         ready: Path,
         open_session: Callable[[Login], Session],
         clock: Callable[[], float],
@@ -105,7 +152,8 @@ class _Service:
         self._settings = settings
         self._store = store
         self._accounts = accounts
-        self._key = key
+        self._keys = keys
+        self._require_signatures = require_signatures
         self._ready = ready
         self._open_session = open_session
         self._clock = clock
@@ -113,6 +161,7 @@ class _Service:
         self._session: Session | None = None
         self._is_ready = False
         self._chores_due = self._count_due = 0.0
+        self._reads_since = 0.0
         self._away = Trouble("The broker is back; the control plane serves again.")
         self._stuck = Trouble("The control plane has caught up.")
         self._untidy = Trouble("The control plane's housekeeping works again.")
@@ -144,6 +193,8 @@ class _Service:
                 session.call(_nothing)
 
     def _serve_session(self, stop: threading.Event) -> None:
+        if not self._accounts.has_queue(wire.CONTROL_QUEUE):
+            self._store.settings.set_served(False)
         self._accounts.ensure_topology()
         session = self._open_session(self._settings.login)
         try:
@@ -151,22 +202,35 @@ class _Service:
                 session,
                 self._store,
                 self._accounts,
-                self._key,
-                self._settings.fingerprints[0],
+                Own(
+                    self._keys.current, self._settings.fingerprints[0], self._settings.account, self._require_signatures
+                ),
                 open_session=partial(self._open_session, self._settings.login),
                 clock=self._clock,
                 random=self._random,
                 parked=self._count_soon,
             )
-            session.consume(wire.CONTROL_QUEUE, intake.receive, exclusive=False, prefetch=_PREFETCH)
+            self._read(session, intake)
             self._session = session
+            self._reads_since = time.monotonic()
             self._chores_due = self._count_due = 0.0
             while not stop.is_set():
                 self._step(session, intake)
-                session.pump(_TICK)
+                _take_in(session, intake)
         finally:
             self._session = None
             session.close()
+
+    def _read(self, session: Session, intake: Intake) -> None:
+        try:
+            session.consume(wire.CONTROL_QUEUE, intake.receive, exclusive=False, prefetch=_PREFETCH)
+        except (Lost, NoSuchQueue) as error:
+            if not self._store.settings.served:
+                _log.warning(
+                    "The queue %s is new and can't be read (%s), so it is made anew.", wire.CONTROL_QUEUE, error
+                )
+                self._accounts.delete_queue(wire.CONTROL_QUEUE)
+            raise
 
     def _step(self, session: Session, intake: Intake) -> None:
         """Do all that is to be done now. What can't be done now is done later, in the same session."""
@@ -195,7 +259,16 @@ class _Service:
         now = self._clock()
         try:
             tidy_tokens(self._store, self._accounts, now)
-            leave_token(self._settings, self._store, self._accounts, self._key.public, now=now, random=self._random)
+            leave_token(
+                self._settings,
+                self._store,
+                self._accounts,
+                self._keys.current().newest.public,
+                now=now,
+                random=self._random,
+            )
+            if time.monotonic() - self._reads_since > _SURE_AFTER:
+                self._store.settings.set_served(True)
             if time.monotonic() >= self._count_due:
                 self._store.settings.set_parked(session.count(wire.PARKED_QUEUE))
                 self._count_due = time.monotonic() + _COUNT_EVERY
@@ -211,6 +284,15 @@ class _Service:
 
     def _count_soon(self) -> None:
         self._chores_due = self._count_due = 0.0
+
+
+def _take_in(session: Session, intake: Intake) -> None:
+    """Wait for something to arrive, and take in with it what comes right behind: it is committed together."""
+    before = intake.waiting
+    session.pump(_TICK)
+    while before < intake.waiting < _PREFETCH:
+        before = intake.waiting
+        session.pump(0)
 
 
 def _wake_at_the_end(stop: threading.Event, service: _Service) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from agent.control.enrolment import secret_digest
 from agent.control.store import Store
 from agent.errors import Refused
-from agent.fields import dns_label
+from agent.fields import dns_label, quoted
 from agent.token import Token
 from agent.wire import join_account
 
@@ -43,17 +43,24 @@ def create_token(
     node: str,
     *,
     lifetime: float,
+    replace: bool,
     now: float,
     random: Callable[[int], bytes],
 ) -> Token:
     """A new token for `node`, good for `lifetime` seconds; it ends every other one for that node.
 
-    Refused for a name that is no DNS label, or a lifetime nobody means; Unavailable when the broker's
-    management can't be reached, and then nothing has changed.
+    Refused for a name that is no DNS label, a lifetime nobody means, and, without `replace`, a node that is there
+    already; Unavailable when the broker's management can't be reached, and then nothing has changed.
     """
     dns_label(node, "the node name")
     if not SHORTEST_LIFETIME <= lifetime <= LONGEST_LIFETIME:
         raise Refused("A token lives from one second to 365 days; choose a time between.")
+    known = store.nodes.get(node)
+    if known is not None and known.last_seen is not None and not replace:
+        raise Refused(
+            f"{node} has joined already. Say --replace if a machine is to join under this name again: the same one, "
+            "which goes on as it is, or another or re-installed one, which takes its place and shuts it out."
+        )
     secret = base64.urlsafe_b64encode(random(SECRET_BYTES)).decode("ascii").rstrip("=")
     id = store.tokens.add(node, secret_digest(secret), site.broker, site.signer, now=now, expires=now + lifetime)
     try:
@@ -75,3 +82,13 @@ def tidy_tokens(store: Store, accounts: Accounts, now: float) -> None:
             # either its own record counted here or nothing in its way.
             if store.tokens.forget_over(node, now):
                 accounts.delete_account(join_account(node))
+
+
+def revoke_tokens(store: Store, accounts: Accounts, node: str) -> None:
+    """End every token for a node, and its account with it. Refused when there is none; Unavailable when the broker's
+    management can't be reached, and then nothing has changed.
+    """
+    with store.transaction():
+        if not store.tokens.forget_all(node):
+            raise Refused(f"There is no token for {quoted(node)}; see `agent control token list`.")
+        accounts.delete_account(join_account(node))

@@ -41,6 +41,12 @@ def owner_ids(owner: str) -> tuple[int, int]:
     return _owner_ids(owner, _version())
 
 
+def require_right(owner: str, uid: int) -> None:
+    """Refused when this program may not make things that belong to `owner`, whose user id is `uid`."""
+    if os.geteuid() not in (0, uid):
+        raise Refused(f"Only root can make what belongs to {owner}; run the agent as root.")
+
+
 @functools.lru_cache(maxsize=64)
 def _owner_ids(owner: str, version: tuple[int, ...]) -> tuple[int, int]:
     """Asked for every file at every look, so kept while the machine's own lists of accounts stay as they are."""

@@ -8,13 +8,16 @@
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from agent.errors import Unavailable
@@ -23,6 +26,8 @@ from agent.host.accounts import Account
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LINE_LENGTH = 300
+_CHUNK = 65536
+_POLL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,47 @@ def run(
     return finished
 
 
+def feed(
+    argv: Sequence[str],
+    chunks: Iterable[bytes],
+    *,
+    environment: Mapping[str, str] | None = None,
+    timeout: float,
+    tell: Callable[[str], None],
+) -> Finished:
+    """Runs a program to its end (seconds: `timeout`) with `chunks` as its input; one at a time is in memory.
+
+    `tell` gets each line that it says, on either stream, while it runs. CommandFailed and ProgramMissing as `run`
+    raises them. When a chunk can't be had, the program is ended before it could take its input for whole.
+    """
+    deadline = time.monotonic() + timeout
+    with _memory() as output, _memory() as errors, _pipe() as (source, sink):
+        listeners = (_Listener(output, tell), _Listener(errors, tell))
+        process = start(
+            resolve(argv),
+            stdin=source.fileno(),
+            stdout=output,
+            stderr=errors,
+            environment=clean_environment(accounts.current(), environment),
+            directory=Path("/"),
+        )
+        source.close()
+        try:
+            for chunk in chunks:
+                if not _pour(sink.fileno(), chunk, deadline, listeners):
+                    break
+            sink.close()
+            code = _await(process, deadline, listeners)
+        except TimeoutError as error:
+            raise CommandFailed(argv, f"took longer than {timeout:g} seconds and was ended.") from error
+        finally:
+            _end_group(process)
+        finished = Finished(tuple(argv), code, _content(output), _content(errors))
+    if code != 0:
+        raise CommandFailed(argv, f"{_ending(code)}: {_last_words(finished)}", finished)
+    return finished
+
+
 def start(
     argv: Sequence[str],
     *,
@@ -148,6 +194,68 @@ def start(
     except OSError as error:
         what = error.strerror.lower() if error.strerror else str(error)
         raise CommandFailed(argv, f"can't start: {error.filename or argv[0]}: {what}.") from error
+
+
+class _Listener:
+    """Hears what a program has written to a file in memory since it was asked last."""
+
+    def __init__(self, descriptor: int, tell: Callable[[str], None]) -> None:
+        self._descriptor, self._tell, self._read, self._rest = descriptor, tell, 0, b""
+
+    def listen(self, *, ended: bool = False) -> None:
+        """Tell each line that is complete; the last one too when the program has `ended`."""
+        while text := os.pread(self._descriptor, _CHUNK, self._read):
+            self._read += len(text)
+            # A carriage return ends a line too: that is how programs draw progress.
+            *lines, self._rest = (self._rest + text).replace(b"\r", b"\n").split(b"\n")
+            self._tell_all(lines)
+        if ended:
+            self._tell_all([self._rest])
+
+    def _tell_all(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            words = "".join(filter(str.isprintable, line.decode(errors="replace"))).strip()
+            if words:
+                self._tell(words[:_LINE_LENGTH])
+
+
+def _pour(sink: int, chunk: bytes, deadline: float, listeners: Sequence[_Listener]) -> bool:
+    """Whether the program took all of it; TimeoutError when it takes nothing in time."""
+    rest = memoryview(chunk)
+    while rest:
+        for listener in listeners:
+            listener.listen()
+        if time.monotonic() >= deadline:
+            raise TimeoutError
+        if select.select([], [sink], [], _POLL)[1]:
+            try:
+                rest = rest[os.write(sink, rest) :]
+            except BrokenPipeError:
+                return False
+    return True
+
+
+def _await(process: subprocess.Popen[bytes], deadline: float, listeners: Sequence[_Listener]) -> int:
+    while True:
+        try:
+            code = process.wait(_POLL)
+        except subprocess.TimeoutExpired:
+            code = None
+        for listener in listeners:
+            listener.listen(ended=code is not None)
+        if code is not None:
+            return code
+        if time.monotonic() >= deadline:
+            raise TimeoutError
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
+    """(the end that is read, the end that is written), of which the second never waits."""
+    source, sink = os.pipe()
+    os.set_blocking(sink, False)
+    with FileIO(source) as reading, FileIO(sink, "w") as writing:
+        yield reading, writing
 
 
 @contextmanager

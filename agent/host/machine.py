@@ -28,7 +28,10 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine. `cpus` are those this process may use, `address` is where others probably reach it."""
+    """One machine. `cpus` are those this process may use, `address` is where others probably reach it.
+
+    `ephemeral` are the first and the last port that outgoing connections use; None where the kernel doesn't tell.
+    """
 
     architecture: str
     cpus: int
@@ -39,6 +42,7 @@ class Machine:
     engines: tuple[str, ...]
     systemd: bool
     address: str | None
+    ephemeral: tuple[int, int] | None
 
 
 def look() -> Machine:
@@ -54,6 +58,7 @@ def look() -> Machine:
         engines=engines(),
         systemd=has_systemd(),
         address=primary_address(),
+        ephemeral=ephemeral_ports(),
     )
 
 
@@ -80,6 +85,15 @@ def engines() -> tuple[str, ...]:
 def has_systemd() -> bool:
     """Whether systemd runs this machine (sd_booted(3))."""
     return Path("/run/systemd/system").is_dir()
+
+
+def ephemeral_ports() -> tuple[int, int] | None:
+    """The first and the last port of outgoing connections (ip_local_port_range in ip(7)); None if it isn't told."""
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return int(low), int(high)
 
 
 def free_bytes(path: Path) -> int:

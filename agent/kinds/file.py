@@ -21,7 +21,6 @@ from agent.kinds.places import Form, Other, Thing
 from agent.kinds.preserved import Previous
 from agent.resources import FromBlob, Inline, Resource, specs
 
-
 _LARGEST_SHOWN = 256 * 1024
 
 

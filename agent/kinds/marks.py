@@ -11,6 +11,8 @@ from agent.errors import Refused
 from agent.fields import Fields, JsonValue, canonical, parse_json
 from agent.kinds.kind import Mark, Standing
 
+_COMMENT = "# mesh-agent: "
+
 
 def encode(mark: Mark) -> bytes:
     """The bytes of an extended attribute: a JSON object that a person can read as well."""
@@ -25,6 +27,17 @@ def decode(data: bytes) -> Mark | None:
         return Mark(fields.text("state"), fields.text("id"), found=fields.flag("found"), stamp=fields.text("stamp"))
     except Refused:
         return None
+
+
+def encode_line(mark: Mark) -> str:
+    """The first line of a file that bears its mark as a comment, as a systemd unit does; without a newline."""
+    return f"{_COMMENT}{encode(mark).decode()}"
+
+
+def decode_line(content: bytes) -> Mark | None:
+    """The mark in the first line of a file's content; None when that is no mark."""
+    line = content.partition(b"\n")[0]
+    return decode(line[len(_COMMENT) :]) if line.startswith(_COMMENT.encode()) else None
 
 
 def standing(data: bytes | None, id: str, state: Path) -> Standing:

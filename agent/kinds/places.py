@@ -90,8 +90,8 @@ def require(path: Path, form: Form, *, uid: int, digest: bool = False) -> Thing 
 def check(path: Path, form: Form, owner: str, earlier: Sequence[Resource]) -> None:
     """Whether a thing of `owner`'s can be put at `path`, counting what the `earlier` resources bring.
 
-    Refused for an unknown owner, a way that can't be trusted and something else in its place; Unavailable when there is
-    no directory to put it in: those are declared, never made on the way.
+    Refused for an owner that is unknown or takes root, a way that can't be trusted and something else in its place;
+    Unavailable when there is no directory to put it in: those are declared, never made on the way.
     """
     brings_more = any(one.kind == "package" for one in earlier)
     try:
@@ -100,6 +100,7 @@ def check(path: Path, form: Form, owner: str, earlier: Sequence[Resource]) -> No
         if brings_more:
             return
         raise
+    accounts.require_right(owner, uid)
     declared = {one.spec.path for one in earlier if isinstance(one.spec, Directory)}
     folder = path.parent
     if folder in declared:

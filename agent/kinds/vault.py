@@ -20,12 +20,14 @@ FOLDER_MODE = 0o700
 
 
 def check_owner(owner: str, earlier: Sequence[Resource]) -> None:
-    """Refused when the machine has no such owner and no earlier package may bring it."""
+    """Refused for an owner that takes root, or that is unknown while no earlier package may bring it."""
     try:
-        accounts.owner_ids(owner)
+        uid, _ = accounts.owner_ids(owner)
     except Refused:
         if not any(one.kind == "package" for one in earlier):
             raise
+        return
+    accounts.require_right(owner, uid)
 
 
 def look_at_folder(path: Path) -> Thing | None:

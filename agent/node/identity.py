@@ -25,12 +25,14 @@ T = TypeVar("T")
 NODE_KEY_BYTES = 32
 
 # What a person does when a file of the identity is damaged and there is no backup of it.
+_COUNTERS_AT_ONCE = 1000
 _RESET = "`agent reset` this node and join again"
 _REMEDIES = {
     "self.json": _RESET,
     "signing.seed": _RESET,
     "node.key": _RESET,
     "membership.json": "remove it and join again with a new token (`agent up --token-file FILE`)",
+    "counter": "remove it and join again with a new token (`agent up --token-file FILE`), which counts anew",
     "token": "join again with a new one (`agent up --token-file FILE`)",
 }
 
@@ -74,6 +76,7 @@ class Identity:
     def __init__(self, state: Path, random: Callable[[int], bytes] = os.urandom) -> None:
         self._folder = state / "identity"
         self._random = random
+        self._counter = self._reserved = 0
 
     def self(self) -> Self | None:
         """Who this machine was decided to be; None before its first `up`."""
@@ -92,6 +95,18 @@ class Identity:
     def node_key(self) -> bytes:
         """The key under which what is secret is compared; made, durably, when it isn't there yet."""
         return self._made_once("node.key", NODE_KEY_BYTES)
+
+    def next_counter(self) -> int:
+        """The number of the next signed statement: never one that was used before, whatever died in between.
+
+        Numbers are reserved in the file, durably, a thousand at a time.
+        """
+        if self._counter == self._reserved:
+            self._counter = self._read("counter", lambda fields: fields.integer("reserved")) or 0
+            self._reserved = self._counter + _COUNTERS_AT_ONCE
+            self._write_json("counter", {"reserved": self._reserved})
+        self._counter += 1
+        return self._counter
 
     def membership(self) -> Membership | None:
         """How to log in; None before enrolment."""

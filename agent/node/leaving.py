@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from agent.errors import Refused
 from agent.host import directories
 from agent.kinds import KINDS
 from agent.kinds.kind import Machine
-from agent.node import folder
+from agent.node import folder, installing
 from agent.node.identity import Identity, Role
 from agent.node.ledger import Ledger, open_ledger
 from agent.reconcile import Entry, Reconciler, Step
@@ -34,11 +34,16 @@ class Farewell:
         assigned = self._ledger.entries(Origin.ASSIGNED)
         return [*reversed(assigned), *reversed(self._ledger.entries(Origin.CARRIED))]
 
+    def installed(self) -> Sequence[Path]:
+        """The agent's own unit and the link to it, as far as they are there."""
+        return installing.installed(self._state)
+
     def remove(self, tell: Callable[[Step], None]) -> Mapping[str, str]:
         """Remove it all and, when nothing failed, the folder too; id → why for what could not be removed."""
         machine = Machine(self._state, self._identity.node_key(), lambda name: iter(()))
         failed = Reconciler(self._ledger, machine, KINDS, time.monotonic).remove_everything(tell)
         if not failed:
+            installing.remove(self._state)
             self._ledger.close()
             directories.remove_tree(self._state, uid=os.geteuid())
         return failed
@@ -49,6 +54,7 @@ def begin(state: Path) -> Iterator[Farewell]:
     """Take the folder for its end. Refused when there is none, Fatal while an agent runs on it."""
     if not (state / "ledger.db").exists():
         raise Refused(f"there is no agent's folder at {state}, so there is nothing to reset; see --state")
+    installing.refuse_running(state)
     with folder.lock(state):
         ledger = open_ledger(state, time.time, write=True)
         try:

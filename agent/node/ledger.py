@@ -49,6 +49,7 @@ CREATE TABLE declaration (
     signature BLOB NOT NULL, signer BLOB NOT NULL, since REAL NOT NULL
 );
 CREATE TABLE recovery (id TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE sought (id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE signer (key BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE fingerprint (pin TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE milestone (name TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
@@ -208,6 +209,7 @@ class Ledger:
                 (serial, data, signature, signer, self._clock()),
             )
             self._database.execute("DELETE FROM recovery")
+            self._database.execute("DELETE FROM sought")
             for id in recovery:
                 self._database.execute("INSERT OR IGNORE INTO recovery VALUES (?)", (id,))
             if trust and trust.signers:
@@ -221,6 +223,15 @@ class Ledger:
             "SELECT id FROM resource WHERE origin = ? UNION SELECT id FROM recovery", (Origin.ASSIGNED.value,)
         )
         return frozenset(row[0] for row in rows)
+
+    def unsought(self) -> tuple[str, ...]:
+        """The ids of the last recovery copy that were not looked for yet."""
+        rows = self._database.rows("SELECT id FROM recovery EXCEPT SELECT id FROM sought ORDER BY id")
+        return tuple(row[0] for row in rows)
+
+    def note_sought(self, id: str) -> None:
+        """This one was looked for."""
+        self._database.execute("INSERT OR IGNORE INTO sought VALUES (?)", (id,))
 
     def trust(self) -> Trust:
         """Whom the accepted declarations said to believe; empty parts where they said nothing."""

@@ -19,7 +19,7 @@ from agent.errors import Refused
 from agent.host import sockets
 from agent.kinds import KINDS
 from agent.kinds.kind import Machine, Verb
-from agent.node import folder, substrate
+from agent.node import folder, recovering, substrate
 from agent.node.identity import Identity, Role, Self
 from agent.node.ledger import Ledger, open_ledger
 from agent.node.substrate import Substrate
@@ -82,7 +82,10 @@ class Node:
         before = Outcome()
         if job.again or self.ledger.failures(Origin.CARRIED):
             before = self.raise_substrate(tell, stop)
-        self.ledger.forget_failures_beside(Origin.ASSIGNED, {resource.id for resource in job.resources})
+        declared = {resource.id for resource in job.resources}
+        if job.accepted:
+            recovering.take_back(self.ledger, declared, self.reconciler.kinds, self.reconciler.machine)
+        self.ledger.forget_failures_beside(Origin.ASSIGNED, declared)
         outcome = self.reconciler.apply(job.resources, Origin.ASSIGNED, prune=job.accepted, tell=tell, stop=stop)
         return Outcome(
             before.changes + outcome.changes,

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from agent import __version__
@@ -30,7 +30,7 @@ from agent.broker import (
 )
 from agent.errors import AgentError, Unavailable
 from agent.host import machine
-from agent.node import condition, enrolment
+from agent.node import condition, enrolment, speech
 from agent.node.identity import Membership, Role
 from agent.node.ledger import open_ledger
 from agent.node.life import Node, carried_ports, carried_resources
@@ -92,6 +92,7 @@ class Link:
         self._session: Session | None = None
         self._is_up = False
         self._last_word = ""
+        self._said: set[str] = set()
         self._own_failure: dict[str, str] = {}
         self._last_activity = 0.0
 
@@ -115,6 +116,8 @@ class Link:
 
     def done(self, job: Job, outcome: Outcome) -> None:
         """The worker has finished a list; its report goes out as soon as the link can. Called on any thread."""
+        if job.accepted and not job.again:
+            self._tell(_sentence(job, outcome))
         self._outcomes.put((job, outcome))
         session = self._session
         if session:
@@ -123,8 +126,15 @@ class Link:
 
     def _hold(self, stop: threading.Event) -> None:
         membership = self._membership()
-        login = Login(parse_address(membership.broker), membership.account, membership.password, self._pins(membership))
-        session = self._log_in(login)
+        try:
+            session = self._log_in(membership)
+        except LoginRefused:
+            token = self._token()
+            if token is None:
+                raise
+            # The answer may have been fixed without ever having been made true, or by another broker's life.
+            membership = self._enrol(token)
+            session = self._log_in(membership)
         try:
             self._session = session
             next_alive = self._say_alive(session)
@@ -143,16 +153,9 @@ class Link:
             self._session = None
             session.close()
 
-    def _log_in(self, login: Login) -> Session:
-        try:
-            return connect(login, heartbeat=self._manner.heartbeat, patience=self._manner.patience)
-        except LoginRefused:
-            token = self._token()
-            if token is None:
-                raise
-            # The answer may have been fixed without ever having been made true, or by another broker's life.
-            self._enrol(token)
-            raise
+    def _log_in(self, membership: Membership) -> Session:
+        login = Login(parse_address(membership.broker), membership.account, membership.password, self._pins(membership))
+        return connect(login, heartbeat=self._manner.heartbeat, patience=self._manner.patience)
 
     def _consume(self, session: Session, membership: Membership, stop: threading.Event, next_alive: float) -> float:
         """Take the queue for this machine alone; the time of the next alive. Goes on trying while another has it."""
@@ -240,7 +243,7 @@ class Link:
             self._state(session, Report(self._node.myself.name, refused=verdict.why[:_LONGEST_REASON]), verdict.serial)
             session.ack(delivery.tag)
             return
-        self._accept(verdict)
+        self._accept(verdict, membership)
         session.ack(delivery.tag)
         if self._worker:
             self._worker.submit(Job(verdict.declaration.serial, verdict.resources))
@@ -258,7 +261,7 @@ class Link:
             impossible=self._node.impossible,
         )
 
-    def _accept(self, verdict: Acceptance) -> None:
+    def _accept(self, verdict: Acceptance, membership: Membership) -> None:
         declaration = verdict.declaration
         self._ledger.accept(
             declaration.serial,
@@ -268,6 +271,15 @@ class Link:
             declaration.recovery,
             declaration.trust,
         )
+        if declaration.trust:  # in the identity as well, where a lost ledger doesn't take it
+            trusted = self._ledger.trust()
+            kept = replace(
+                membership,
+                signers=trusted.signers or membership.signers,
+                fingerprints=trusted.fingerprints or membership.fingerprints,
+            )
+            if kept != membership:
+                self._node.identity.join(kept)
         self._tell(f"accepted declaration {declaration.serial}: {len(verdict.resources)} resources")
 
     # What is said.
@@ -275,13 +287,16 @@ class Link:
     def _say_alive(self, session: Session) -> float:
         interval = self._manner.alive_interval
         session.publish(
-            Message(
-                Alive(self._node.myself.name).encode(),
-                routing_key=ALIVE,
-                user_id=node_queue(self._node.myself.name),
-                headers={VERSION_HEADER: __version__},
-                timestamp=int(time.time()),
-                expiration=interval,
+            speech.signed(
+                Message(
+                    Alive(self._node.myself.name).encode(),
+                    routing_key=ALIVE,
+                    user_id=node_queue(self._node.myself.name),
+                    headers={VERSION_HEADER: __version__},
+                    timestamp=int(time.time()),
+                    expiration=interval,
+                ),
+                self._node.identity,
             ),
             exchange=EXCHANGE,
         )
@@ -289,19 +304,19 @@ class Link:
         return time.monotonic() + interval
 
     def _report_outcomes(self) -> None:
-        """Report what the worker finished; one report says it for all of them."""
-        finished = False
+        """Report what the worker finished: once for all of it, and not while a newer list is still to be applied."""
+        finished = None
         while True:
             try:
-                job, outcome = self._outcomes.get_nowait()
+                finished, outcome = self._outcomes.get_nowait()
             except queue.Empty:
                 break
-            finished = True
             self._own_failure = {id: why for id, why in outcome.failed.items() if id == ITSELF}
-            if job.accepted and not job.again:
-                self._tell(_sentence(job, outcome))
         self._last_activity = time.monotonic()
-        if finished and self._session:
+        accepted = self._ledger.accepted()
+        # A report states the accepted serial, so it waits until that list is applied.
+        superseded = finished and finished.accepted and accepted and finished.serial < accepted.serial
+        if finished and self._session and not superseded:
             self._report(self._session)
 
     def _report(self, session: Session) -> None:
@@ -324,12 +339,15 @@ class Link:
         if serial is not None:
             headers[SERIAL_HEADER] = serial
         session.publish(
-            Message(
-                report.encode(),
-                routing_key=REPORT,
-                user_id=node_queue(self._node.myself.name),
-                headers=headers,
-                timestamp=int(time.time()),
+            speech.signed(
+                Message(
+                    report.encode(),
+                    routing_key=REPORT,
+                    user_id=node_queue(self._node.myself.name),
+                    headers=headers,
+                    timestamp=int(time.time()),
+                ),
+                self._node.identity,
             ),
             exchange=EXCHANGE,
         )
@@ -342,22 +360,31 @@ class Link:
     def _up(self, membership: Membership) -> None:
         self._is_up = True
         self._last_word = ""
+        self._said.clear()
         self._tell(f"connected to {membership.broker} as {membership.account}; waiting for declarations")
-        condition.write_link(self._node.state, condition.Link(f"up, to {membership.broker}", time.time()))
+        self._note(condition.Link(f"up, to {membership.broker}", time.time()))
 
     def _down(self, error: Exception) -> None:
-        """Say once what is wrong; the same reason again is no news."""
+        """Say once what is wrong; the same reason again is no news until the link was up."""
         self._is_up = False
         if isinstance(error, AgentError):
             why = str(error)
         else:
             log.error("an error of the agent's own ended the session", exc_info=error)
             why = f"an error of the agent's own ({type(error).__name__}: {error})"
-        if why == self._last_word:
-            return
-        self._last_word = why
-        self._tell(f"no link to the mesh: {why}; what runs here goes on, and the link is tried again")
-        condition.write_link(self._node.state, condition.Link("down", time.time(), why))
+        if why != self._last_word:
+            self._last_word = why
+            self._note(condition.Link("down", time.time(), why))
+        if why not in self._said:
+            self._said.add(why)
+            self._tell(f"no link to the mesh: {why}; what runs here goes on, and the link is tried again")
+
+    def _note(self, link: condition.Link) -> None:
+        """Leave word for `agent status`; that this can't be written now is no reason to have no link."""
+        try:
+            condition.write_link(self._node.state, link)
+        except AgentError as error:
+            log.warning("how the link stands can't be written down: %s", error)
 
     def _nothing_waits(self) -> bool:
         if self._manner.once is None or not self._idle():

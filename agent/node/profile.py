@@ -18,4 +18,5 @@ def profile(machine: Machine) -> dict[str, JsonValue]:
         "engines": list(machine.engines),
         "init": "systemd" if machine.systemd else "none",
         "address": machine.address,
+        "ephemeral": list(machine.ephemeral) if machine.ephemeral else None,
     }

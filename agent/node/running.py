@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging.handlers
+import os
 import random
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from agent.errors import Refused
-from agent.node import folder
+from agent.kinds.service import rotate_all
+from agent.node import folder, installing
 from agent.node.life import Asked, Node, begin, consider
 from agent.node.link import Link, Manner
 from agent.node.worker import NOTHING_ACCEPTED, Job, Worker
@@ -18,6 +22,8 @@ from agent.reconcile import Outcome, Step
 from agent.resources import Origin, Service
 
 _ENDING = 10.0
+_LAST_CALL = _ENDING + 5.0
+_LOG_BYTES = 1024 * 1024
 
 FINE, FAILED = 0, 2
 
@@ -33,6 +39,7 @@ def up(asked: Asked, manner: Manner, tell: Callable[[str], None], show: Callable
     plans = consider(asked, tell)
     folder.prepare(asked.state)
     with folder.lock(asked.state), _stopping() as stop:
+        _log_to(asked.state / "log" / "agent.log")
         node = begin(asked, plans)
         outcome = node.raise_substrate(show, stop.is_set, prune=asked.prune)
         _tell_ports(node, tell)
@@ -75,7 +82,11 @@ def _live(
                 tell(f"{id} failed: {why}")
         link.done(job, outcome)
 
-    worker = Worker(apply, done, rhythm=manner.rhythm, ended=node.has_ended)
+    def look_after() -> bool:
+        rotate_all(node.state)
+        return node.has_ended()
+
+    worker = Worker(apply, done, rhythm=manner.rhythm, ended=look_after)
     try:
         job = _accepted_job(node, tell)
         worker.start(job)
@@ -109,7 +120,7 @@ def _tell_ports(node: Node, tell: Callable[[str], None]) -> None:
     if services:
         tell(
             f"{', '.join(services)} run on by themselves when this shell or this agent ends; "
-            "the agent itself ends with this shell, and `agent up` takes over again from any other"
+            f"{installing.what_keeps_the_agent(node.state)}"
         )
 
 
@@ -117,19 +128,39 @@ def _names(node: Node) -> Sequence[str]:
     return [resource.name for resource in node.substrate.resources if isinstance(resource.spec, Service)]
 
 
+def _log_to(path: Path) -> None:
+    """Keep what nobody needs to read at a terminal; a traceback belongs here and not there."""
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=2)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.INFO)
+    # What pika says of a lost connection is said by the link, in words.
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
+
+
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; the second SIGINT ends at once."""
+    """An event that SIGTERM and SIGINT set; the second SIGINT ends at once.
+
+    What is at hand then may take minutes (a service that is waited for). It gets its time and then no more: being ended
+    in the middle is what the ledger is for, and the next `up` goes on from there.
+    """
     stop = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.set()
+        signal.setitimer(signal.ITIMER_REAL, _LAST_CALL)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    def on_alarm(number: int, frame: FrameType | None) -> None:
+        os._exit(FINE)
+
+    handlers = {signal.SIGTERM: on_signal, signal.SIGINT: on_signal, signal.SIGALRM: on_alarm}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield stop
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)

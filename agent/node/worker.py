@@ -90,7 +90,7 @@ class Worker:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being applied, waits to be or was and isn't told yet. A retry to come doesn't count."""
+        """Whether nothing new is being applied, waits to be or was and isn't told yet. Looking again doesn't count."""
         with self._turn:
             return not self._busy and self._waiting is None
 
@@ -130,7 +130,7 @@ class Worker:
                     return None
                 if self._waiting or self._clock() >= due:
                     job, self._waiting = self._waiting or again, None
-                    self._busy = True
+                    self._busy = not job.again
                     return job
             if self._something_ended():
                 due = self._clock()

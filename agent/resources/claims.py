@@ -10,7 +10,7 @@ from pathlib import Path
 from agent.errors import Refused
 from agent.resources.model import SHARED_KINDS, Resource
 from agent.resources.ports import Port
-from agent.resources.specs import Certificate, Directory, File, Package, Reserved, Secret, Service
+from agent.resources.specs import Certificate, Container, Directory, File, Image, Package, Reserved, Secret, Service
 
 UNIT_FOLDER = Path("/etc/systemd/system")
 
@@ -41,8 +41,14 @@ def claims(resource: Resource) -> Claims:
         return Claims(leaves=(spec.certificate, spec.key))
     if isinstance(spec, Package):
         return Claims(leaves=tuple(UNIT_FOLDER / unit for unit in spec.masks))
-    if isinstance(spec, (Service, Reserved)):
+    if isinstance(spec, Service):
+        return Claims(ports=spec.ports, leaves=(UNIT_FOLDER / f"{spec.name}.service",))
+    if isinstance(spec, Reserved):
         return Claims(ports=spec.ports)
+    if isinstance(spec, Container):
+        return Claims(ports=spec.host_ports)
+    if isinstance(spec, Image):
+        return Claims()
     raise AssertionError(spec)
 
 

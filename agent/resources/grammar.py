@@ -18,6 +18,7 @@ from agent.errors import Refused
 from agent.fields import REQUIRED, Fields, dns_label, quoted
 from agent.resources.model import LATE_KINDS
 from agent.resources.ports import EVERY_ADDRESS, Port, parse_port
+from agent.resources.specs import Bind, Mount, Published, Volume
 from agent.template import Template
 
 _MODE = re.compile(r"0?[0-7]{3,4}")
@@ -29,6 +30,23 @@ _UNIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.@-]{0,200}\.(service|socket|timer|p
 _HOST = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 )
+_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
+_PUBLISHED = re.compile(r"((?:(?:\[[^]]*\]|[^:\[\]]*):)?[0-9]{1,5}):([0-9]{1,5})((?:/[a-z]+)?)")
+_PUBLISHED_FORM = "[ADDRESS:]HOST:CONTAINER[/PROTOCOL], as in 127.0.0.1:8080:80/tcp"
+# What both engines take: distribution's reference grammar, and the names of volumes and labels.
+_IMAGE = re.compile(
+    r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?/)?"
+    r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
+_VOLUME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,127}")
+_ANONYMOUS = re.compile(r"[0-9a-f]{64}")
+LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
+_ENGINES_NETWORKS = {"bridge", "container", "default", "none", "ns", "pasta", "podman", "private", "slirp4netns"}
+_MEMORY = re.compile(r"([0-9]{1,15})([bkmgBKMG]?)")
+_UNITS = {"": 0, "b": 0, "B": 0, "k": 10, "K": 10, "m": 20, "M": 20, "g": 30, "G": 30}
+_LEAST_MEMORY = 6 << 20
+_CPUS = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
 # Linux's limits in bytes: NAME_MAX, and PATH_MAX without its last zero.
 _LONGEST_NAME, _LONGEST_PATH = 255, 4095
 
@@ -60,15 +78,15 @@ def word(text: str, where: str) -> Template:
     return late(text, where)
 
 
-def command(fields: Fields) -> tuple[Template, ...]:
+def command(fields: Fields, field: str = "command") -> tuple[Template, ...]:
     """`command`: the program and its arguments."""
-    words = tuple(word(text, fields.path("command")) for text in fields.texts("command"))
+    words = tuple(word(text, fields.path(field)) for text in fields.texts(field))
     if not words or not words[0].parts:
-        raise fields.wrong("command", "is empty; it must hold the program and its arguments")
+        raise fields.wrong(field, "is empty; it must hold the program and its arguments")
     for name in sorted(frozenset().union(*(one.references for one in words))):
         if name.startswith("secret."):
             why = f"every user of the machine could read ${{{name}}} there; use the environment or a file"
-            raise fields.wrong("command", why)
+            raise fields.wrong(field, why)
     return words
 
 
@@ -100,11 +118,11 @@ def mode(fields: Fields, default: str) -> int:
     return int(text, 8)
 
 
-def owner(fields: Fields) -> str:
+def owner(fields: Fields, field: str = "owner", default: str = "root") -> str:
     """`owner`: USER or USER:GROUP."""
-    text = plain(fields, "owner", "root")
-    if not _OWNER.fullmatch(text):
-        raise fields.wrong("owner", f"{quoted(text)} is no owner; write USER or USER:GROUP")
+    text = plain(fields, field, default)
+    if text != default and not _OWNER.fullmatch(text):
+        raise fields.wrong(field, f"{quoted(text)} is no {field}; write USER or USER:GROUP")
     return text
 
 
@@ -135,6 +153,76 @@ def ports(fields: Fields) -> tuple[Port, ...]:
     return listed
 
 
+def published(fields: Fields) -> tuple[Published, ...]:
+    """`ports` of a container: `[ADDRESS:]HOST:CONTAINER[/PROTOCOL]`, each host port once.
+
+    Without an address it is every IPv4 address: engines fail at [::] where IPv6 is off.
+    """
+    where = fields.path("ports")
+
+    def read(value: object, place: str) -> Published:
+        if not isinstance(value, str):
+            raise Refused(f"{place}: a published port is written as a string, {_PUBLISHED_FORM}")
+        match = _PUBLISHED.fullmatch(finished(value, place))
+        if not match or not 1 <= int(match[2]) <= 65535:
+            raise Refused(f"{place}: {quoted(value)} is no published port; write {_PUBLISHED_FORM}")
+        host = parse_port(match[1] + match[3], place)
+        if host.address == EVERY_ADDRESS:
+            host = replace(host, address="0.0.0.0")
+        return Published(host, int(match[2]))
+
+    listed = fields.each("ports", (), read)
+    for at, port in enumerate(listed):
+        for other in listed[:at]:
+            if port.host.overlaps(other.host):
+                raise Refused(f"{where}: {port.host} and {other.host} are the same port twice")
+    return listed
+
+
+def mounts(fields: Fields) -> tuple[Mount, ...]:
+    """`mounts`: `SOURCE:TARGET[:ro]`, SOURCE an absolute path or a volume's name; each target once."""
+    where = fields.path("mounts")
+    listed = tuple(_mount(finished(text, where), where) for text in fields.texts("mounts", ()))
+    for at, mount in enumerate(listed):
+        if any(mount.target == other.target for other in listed[:at]):
+            raise Refused(f"{where}: two mounts have the target {mount.target}")
+    return listed
+
+
+def image(text: str, where: str) -> str:
+    """An image's name as engines take it: `[HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST]`."""
+    if len(text) > 255 or not _IMAGE.fullmatch(text):
+        raise Refused(f"{where}: {quoted(text)} is no image's name, as in docker.io/library/debian:12")
+    return text
+
+
+def network(fields: Fields, name: str) -> str:
+    """The name of a network that is made when absent; not one that an engine has of itself."""
+    if name in _ENGINES_NETWORKS:
+        why = f"{quoted(name)} is the engine's own; leave it out for the default network, or choose another name"
+        raise fields.wrong("network", why)
+    return dns_label(name, f"{fields.path('network')}:")
+
+
+def memory(fields: Fields) -> int:
+    """`memory`: bytes, as a number or with a unit of 1024s, b, k, m or g; 6 MiB is the least that engines take."""
+    if isinstance(fields.raw("memory"), int):
+        return fields.integer("memory", least=_LEAST_MEMORY)
+    match = _MEMORY.fullmatch(plain(fields, "memory"))
+    if not match or int(match[1]) << _UNITS[match[2]] < _LEAST_MEMORY:
+        raise fields.wrong("memory", 'must be a number of bytes, 6 MiB at least; write it as in "512m"')
+    return int(match[1]) << _UNITS[match[2]]
+
+
+def cpus(fields: Fields) -> str:
+    """`cpus`: how many processors' time, as a decimal number (a string or a number)."""
+    value = fields.raw("cpus")
+    text = plain(fields, "cpus") if isinstance(value, str) else repr(value)
+    if not _CPUS.fullmatch(text) or not float(text):
+        raise fields.wrong("cpus", 'must be a number above 0 with three decimals at most, as in "1.5"')
+    return text
+
+
 def connectable(text: str, where: str) -> Port:
     """A TCP port that can be connected to; one of every address is reached at 127.0.0.1."""
     port = parse_port(text, where)
@@ -157,6 +245,13 @@ def host(text: str, where: str) -> str:
     return str(address)
 
 
+def host_name(text: str, where: str) -> str:
+    """A machine's own name (hostname(7)): a host's, of 63 characters at most, and no address."""
+    if len(text) > 63 or text.startswith("*") or host(text, where) != text or _ADDRESS.fullmatch(text):
+        raise Refused(f"{where}: {quoted(text)} is no name that a machine could have")
+    return text
+
+
 def package(fields: Fields, name: str) -> str:
     """A distribution package's name."""
     if not _PACKAGE.fullmatch(name):
@@ -170,3 +265,16 @@ def unit(text: str, where: str) -> str:
     if not _UNIT.fullmatch(text):
         raise Refused(f"{where}: {quoted(text)} is no systemd unit's full name, as in x.service")
     return text
+
+
+def _mount(text: str, where: str) -> Mount:
+    parts = text.split(":")
+    if len(parts) not in (2, 3) or parts[2:] not in ([], ["ro"]):
+        raise Refused(f"{where}: {quoted(text)} is no mount; write SOURCE:TARGET or SOURCE:TARGET:ro")
+    source, target = parts[0], absolute_path(parts[1], where)
+    read_only = len(parts) == 3
+    if source.startswith("/"):
+        return Bind(Path("/") if source == "/" else absolute_path(source, where), target, read_only)
+    if not _VOLUME.fullmatch(source) or _ANONYMOUS.fullmatch(source):
+        raise Refused(f"{where}: {quoted(source)} is neither an absolute path nor a volume's name")
+    return Volume(source, target, read_only)

@@ -1,6 +1,7 @@
 """A list of resources, as a bundle, a module and a declaration hold it: `[params]` and `[[resource]]`.
 
-List order is apply order: what is needed stands earlier. A reference to a secret or a certificate is a need.
+List order is apply order: what is needed stands earlier. A reference to a secret or a certificate is a need, and
+so is the image of a container, where its list declares that.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ from agent.errors import Refused
 from agent.fields import Fields, JsonValue, nearest, quoted
 from agent.resources.model import LATE_KINDS, Context, Resource
 from agent.resources.parse import fill_item, late_references, parse_resource
+from agent.resources.specs import Container
 
 
 def parse_list(
-    items: Sequence[object], context: Context, *, beside: Collection[str] = (), where: str = "resource"
+    items: Sequence[object],
+    context: Context,
+    *,
+    beside: Collection[str] = (),
+    after: Sequence[Resource] = (),
+    where: str = "resource",
 ) -> tuple[Resource, ...]:
     """Every resource of a list, in its order.
 
     `beside` holds ids that stand outside the list and may be needed by it (for an assigned list, the
-    carried). Refused when one doesn't validate, needs what isn't earlier, or refers to a secret that isn't
-    its list's.
+    carried); `after` is what stands before these in the same list, when that is read part by part. Refused
+    when one doesn't validate, needs what isn't earlier, or refers to a secret that isn't its list's.
     """
     resources: list[Resource] = []
-    earlier: dict[str, Resource] = {}
+    earlier = {resource.id: resource for resource in after}
     for at, item in enumerate(items):
         resource = _with_needs(parse_resource(item, f"{where}[{at}]", context), earlier, beside)
         resources.append(resource)
@@ -62,12 +69,14 @@ def document_values(document: Document, settings: Mapping[str, str], node: str) 
     return {**values, "node.name": node}
 
 
-def fill_document(document: Document, settings: Mapping[str, str], node: str) -> list[dict[str, JsonValue]]:
+def fill_document(
+    document: Document, settings: Mapping[str, str], node: str, elsewhere: Mapping[str, str] | None = None
+) -> list[dict[str, JsonValue]]:
     """The list with the author's names filled in, for a list that travels on; the machine's own names stay.
 
-    Refused when a setting names no parameter, or a reference none.
+    `elsewhere` are more values by their names. Refused when a setting names no parameter, or a reference none.
     """
-    values = document_values(document, settings, node)
+    values = {**document_values(document, settings, node), **(elsewhere or {})}
     return [
         fill_item(Fields(item, f"resource[{at}]").values(), f"resource[{at}]", values)
         for at, item in enumerate(document.items)
@@ -89,6 +98,10 @@ def _with_needs(resource: Resource, earlier: Mapping[str, Resource], beside: Col
             raise Refused(f"{resource.id} uses ${{{reference}}}, but no {need} is declared before it{hint}")
         if need not in needs:
             needs.append(need)
+    if isinstance(resource.spec, Container):
+        image = f"image:{resource.spec.image}"
+        if image in earlier and image not in needs:
+            needs.append(image)
     for need in needs:
         if need in earlier and earlier[need].founder_only and not resource.founder_only:
             raise Refused(

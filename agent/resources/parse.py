@@ -13,13 +13,19 @@ from agent.fields import Fields, JsonValue, canonical, field_path, nearest, quot
 from agent.resources import grammar
 from agent.resources.model import Context, Resource, secret_folder
 from agent.resources.specs import (
+    Bridge,
     Certificate,
     CommandReady,
+    Container,
     Directory,
+    EngineName,
     File,
     FileReady,
     FromBlob,
+    HostNetwork,
+    Image,
     Inline,
+    Limits,
     LoginReady,
     Package,
     Readiness,
@@ -36,6 +42,9 @@ from agent.wire import broker_address
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # How a service's processes are told from all others.
 _OUR_VARIABLES = "AGENT_SERVICE"
+_OUR_LABELS = "mesh-agent"
+# An engine's command reads these itself, so that none can carry a secret through it to the container.
+_ENGINES_VARIABLES = re.compile(r"PATH|HOME|USER|LOGNAME|LANG|TMPDIR|(LC|LD|XDG|GO|DOCKER|CONTAINERS?|PODMAN)_?[A-Z_]*")
 
 
 def parse_resource(item: object, where: str, context: Context) -> Resource:
@@ -57,13 +66,21 @@ def parse_resource(item: object, where: str, context: Context) -> Resource:
     spec = parse(fields, name, context)
     fields.finish()
     source = {key: value for key, value in values.items() if key not in ("needs", "role")}
-    if isinstance(spec, File) and isinstance(spec.content, FromBlob):
-        source["sha256"] = spec.content.sha256
+    blob = _blob_of(spec)
+    if blob:
+        source["sha256"] = blob.sha256
     return Resource(kind, name, spec, needs, canonical(source), founder_only=role == "founder")
 
 
 def fill_item(item: Mapping[str, JsonValue], where: str, values: Mapping[str, str]) -> dict[str, JsonValue]:
-    """The same object with what `values` knows filled into its strings; the rest stays to be filled later.
+    """The same object with what `values` knows filled into its strings; the rest stays to be filled later."""
+    return map_item(item, where, lambda one, place: _filled(one, place, values))
+
+
+def map_item(
+    item: Mapping[str, JsonValue], where: str, change: Callable[[Template, str], Template]
+) -> dict[str, JsonValue]:
+    """The same object with every template in it changed; `change` gets a template and its place.
 
     A file's content takes part only if it says `template = true`, and a kind never does: it decides that.
     """
@@ -71,7 +88,7 @@ def fill_item(item: Mapping[str, JsonValue], where: str, values: Mapping[str, st
     if item.get("kind") == "file" and item.get("template") is not True:
         verbatim.add("content")
     return {
-        key: value if key in verbatim else _fill(value, field_path(where, key), values) for key, value in item.items()
+        key: value if key in verbatim else _map(value, field_path(where, key), change) for key, value in item.items()
     }
 
 
@@ -80,18 +97,22 @@ def late_references(spec: Spec) -> frozenset[str]:
     return frozenset().union(*(template.references for template in _templates(spec)))
 
 
-def _fill(value: JsonValue, where: str, values: Mapping[str, str]) -> JsonValue:
+def _map(value: JsonValue, where: str, change: Callable[[Template, str], Template]) -> JsonValue:
     if isinstance(value, str):
-        filled = template.parse(value, where).fill(values)
-        for name in sorted(filled.references):
-            if name.startswith("param."):
-                raise template.unknown(name, where, values)
-        return filled.encode()
+        return change(template.parse(value, where), where).encode()
     if isinstance(value, list):
-        return [_fill(item, f"{where}[{at}]", values) for at, item in enumerate(value)]
+        return [_map(item, f"{where}[{at}]", change) for at, item in enumerate(value)]
     if isinstance(value, dict):
-        return {key: _fill(item, field_path(where, key), values) for key, item in value.items()}
+        return {key: _map(item, field_path(where, key), change) for key, item in value.items()}
     return value
+
+
+def _filled(one: Template, where: str, values: Mapping[str, str]) -> Template:
+    filled = one.fill(values)
+    for name in sorted(filled.references):
+        if name.startswith("param."):
+            raise template.unknown(name, where, values)
+    return filled
 
 
 def _read_template_blob(values: dict[str, JsonValue], where: str, context: Context) -> None:
@@ -108,7 +129,8 @@ def _read_template_blob(values: dict[str, JsonValue], where: str, context: Conte
     except UnicodeDecodeError as error:
         raise Refused(f"{where}.blob: {quoted(blob)} is not UTF-8 text, so it can be no template") from error
     del values["blob"]
-    values["content"] = _fill(text, f"blob {blob}", context.known)
+    place = f"blob {blob}"
+    values["content"] = _filled(template.parse(text, place), place, context.known).encode()
 
 
 def _directory(fields: Fields, name: str, context: Context) -> Spec:
@@ -185,35 +207,124 @@ def _package(fields: Fields, name: str, context: Context) -> Spec:
 
 
 def _service(fields: Fields, name: str, context: Context) -> Spec:
-    grammar.label(fields, name)
-    environment = fields.text_table("environment")
-    for key in environment:
-        if not _VARIABLE.fullmatch(key):
-            raise fields.wrong("environment", f"{quoted(key)} is no variable's name")
+    environment = _environment(fields)
+    for key, _ in environment:
         if key.startswith(_OUR_VARIABLES):
             why = f"{quoted(key)} is the agent's own, by which it finds the service again"
             raise fields.wrong("environment", why)
-    stop_signal = grammar.plain(fields, "stop_signal", "SIGTERM")
-    if stop_signal not in signal.Signals.__members__:
-        raise fields.wrong("stop_signal", f"there is no signal {quoted(stop_signal)}; write it as in SIGTERM")
     return Service(
-        name=name,
+        name=grammar.label(fields, name),
         command=grammar.command(fields),
         user=grammar.user(fields),
-        environment=tuple(
-            (key, grammar.word(value, f"{fields.path('environment')}.{key}"))
-            for key, value in sorted(environment.items())
-        ),
+        environment=environment,
         directory=_any_path(grammar.plain(fields, "directory", "/"), fields.path("directory")),
         ports=grammar.ports(fields),
         ready=_ready(fields.table("ready")),
-        watches=tuple(
-            grammar.absolute_path(grammar.finished(path, fields.path("watches")), fields.path("watches"))
-            for path in fields.texts("watches", ())
-        ),
-        stop_signal=stop_signal,
+        watches=_watches(fields),
+        stop_signal=_stop_signal(fields),
         stop_timeout=fields.integer("stop_timeout", 30, least=1, most=3600),
     )
+
+
+def _image(fields: Fields, name: str, context: Context) -> Spec:
+    return Image(
+        name=grammar.image(name, fields.path("name")),
+        archive=_blob(fields, context) if "blob" in fields else None,
+        engine=_engine(fields),
+    )
+
+
+def _container(fields: Fields, name: str, context: Context) -> Spec:
+    environment = _environment(fields)
+    for key, value in environment:
+        if value.references and _ENGINES_VARIABLES.fullmatch(key):
+            why = f"{quoted(key)} means something to the engine as well, so it can't hold a secret or fingerprint"
+            raise fields.wrong("environment", why)
+    labels = fields.text_table("labels")
+    where = fields.path("labels")
+    for key in labels:
+        if not grammar.LABEL.fullmatch(key):
+            raise fields.wrong("labels", f"{quoted(key)} is no label's name")
+        if key.startswith(_OUR_LABELS):
+            raise fields.wrong("labels", f"{quoted(key)} is the agent's own, by which it knows its containers")
+    restart = grammar.plain(fields, "restart", "always")
+    if restart not in ("no", "on-failure", "unless-stopped", "always"):
+        raise fields.wrong("restart", f"{quoted(restart)} is none of no, on-failure, unless-stopped, always")
+    return Container(
+        name=grammar.label(fields, name),
+        engine=_engine(fields),
+        image=grammar.image(grammar.plain(fields, "image"), fields.path("image")),
+        entrypoint=grammar.command(fields, "entrypoint") if "entrypoint" in fields else (),
+        command=grammar.command(fields) if "command" in fields else (),
+        environment=environment,
+        mounts=grammar.mounts(fields),
+        network=_network(fields),
+        user=grammar.owner(fields, "user", ""),
+        hostname=_hostname(fields),
+        labels=tuple((key, grammar.finished(value, f"{where}.{key}")) for key, value in sorted(labels.items())),
+        limits=_limits(fields.table("limits")),
+        restart=restart,
+        ready=_ready(fields.table("ready")),
+        watches=_watches(fields),
+        stop_signal=_stop_signal(fields),
+        stop_timeout=fields.integer("stop_timeout", 30, least=1, most=3600),
+    )
+
+
+def _environment(fields: Fields) -> tuple[tuple[str, Template], ...]:
+    where = fields.path("environment")
+    values = fields.text_table("environment")
+    for key in values:
+        if not _VARIABLE.fullmatch(key):
+            raise fields.wrong("environment", f"{quoted(key)} is no variable's name")
+    return tuple((key, grammar.word(value, f"{where}.{key}")) for key, value in sorted(values.items()))
+
+
+def _watches(fields: Fields) -> tuple[Path, ...]:
+    where = fields.path("watches")
+    return tuple(grammar.absolute_path(grammar.finished(path, where), where) for path in fields.texts("watches", ()))
+
+
+def _stop_signal(fields: Fields) -> str:
+    text = grammar.plain(fields, "stop_signal", "SIGTERM")
+    if text not in signal.Signals.__members__:
+        raise fields.wrong("stop_signal", f"there is no signal {quoted(text)}; write it as in SIGTERM")
+    return text
+
+
+def _engine(fields: Fields) -> EngineName | None:
+    text = grammar.plain(fields, "engine", "")
+    names = {name.value: name for name in EngineName}
+    if text and text not in names:
+        raise fields.wrong("engine", f"there is no engine {quoted(text)}; it is podman or docker")
+    return names.get(text)
+
+
+def _network(fields: Fields) -> HostNetwork | Bridge:
+    name = grammar.plain(fields, "network", "")
+    if name == "host":
+        return HostNetwork(grammar.ports(fields))
+    if name:
+        grammar.network(fields, name)
+    return Bridge(name, grammar.published(fields))
+
+
+def _hostname(fields: Fields) -> str:
+    text = grammar.plain(fields, "hostname", "")
+    return grammar.host_name(text, fields.path("hostname")) if text else ""
+
+
+def _limits(fields: Fields | None) -> Limits:
+    if fields is None:
+        return Limits()
+    limits = Limits(
+        memory=grammar.memory(fields) if "memory" in fields else None,
+        cpus=grammar.cpus(fields) if "cpus" in fields else None,
+        pids=fields.integer("pids", least=1, most=4_194_304) if "pids" in fields else None,
+        nofile=fields.integer("nofile", least=1, most=2**30) if "nofile" in fields else None,
+    )
+    fields.finish()
+    return limits
 
 
 def _any_path(text: str, where: str) -> Path:
@@ -270,8 +381,16 @@ _PARSERS: Mapping[str, Callable[[Fields, str, Context], Spec]] = {
     "certificate": _certificate,
     "package": _package,
     "service": _service,
+    "image": _image,
+    "container": _container,
     "reserved": _reserved,
 }
+
+
+def _blob_of(spec: Spec) -> FromBlob | None:
+    if isinstance(spec, Image):
+        return spec.archive
+    return spec.content if isinstance(spec, File) and isinstance(spec.content, FromBlob) else None
 
 
 def _templates(spec: Spec) -> tuple[Template, ...]:
@@ -279,6 +398,9 @@ def _templates(spec: Spec) -> tuple[Template, ...]:
         return (spec.content.template,) if isinstance(spec.content, Inline) else ()
     if isinstance(spec, Service):
         return (*spec.command, *(value for _, value in spec.environment), *_ready_templates(spec.ready))
+    if isinstance(spec, Container):
+        words = (*spec.entrypoint, *spec.command)
+        return (*words, *(value for _, value in spec.environment), *_ready_templates(spec.ready))
     return ()
 
 

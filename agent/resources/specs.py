@@ -6,6 +6,7 @@ A `Template` in a spec may still hold secrets and fingerprints; everything else 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from agent.resources.ports import Port
@@ -92,7 +93,7 @@ class CommandReady:
 
 @dataclass(frozen=True, slots=True)
 class FileReady:
-    """Ready when this file was written after the service's start."""
+    """Ready when this file of the machine was written after the start."""
 
     path: Path
 
@@ -112,7 +113,7 @@ Readiness = TcpReady | CommandReady | FileReady | LoginReady
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """When a service counts as applied; `timeout` in seconds."""
+    """When a service or container counts as applied; `timeout` in seconds."""
 
     when: Readiness
     timeout: int
@@ -134,6 +135,115 @@ class Service:
     stop_timeout: int
 
 
+class EngineName(Enum):
+    """The container engines, by their commands."""
+
+    PODMAN = "podman"
+    DOCKER = "docker"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """`archive` is what the bundle carries of it; without one it comes from a registry, unless it is there.
+
+    `engine` is None when the list leaves that to the machine.
+    """
+
+    name: str
+    archive: FromBlob | None
+    engine: EngineName | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A path of the machine, seen at `target` inside."""
+
+    source: Path
+    target: Path
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A volume of the engine's, made when absent, seen at `target` inside."""
+
+    name: str
+    target: Path
+    read_only: bool
+
+
+Mount = Bind | Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A host port whose traffic goes to the port `container` inside. Its address is a literal one, never `*`."""
+
+    host: Port
+    container: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostNetwork:
+    """The machine's own network: what the container binds there is declared, not published."""
+
+    ports: tuple[Port, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """A network of the engine's; `name` is "" for its default one. Another is made when absent."""
+
+    name: str
+    ports: tuple[Published, ...]
+
+
+Network = HostNetwork | Bridge
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`memory` in bytes, `cpus` as a decimal number, `pids` processes, `nofile` open files; None: the engine's."""
+
+    memory: int | None = None
+    cpus: str | None = None
+    pids: int | None = None
+    nofile: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """An empty `command` or `entrypoint` is the image's own; "" for `user` and `hostname` is the image's, the engine's.
+
+    `watches`: files whose change replaces it. `stop_timeout` in seconds, then SIGKILL.
+    """
+
+    name: str
+    engine: EngineName | None
+    image: str
+    entrypoint: tuple[Template, ...]
+    command: tuple[Template, ...]
+    environment: tuple[tuple[str, Template], ...]
+    mounts: tuple[Mount, ...]
+    network: Network
+    user: str
+    hostname: str
+    labels: tuple[tuple[str, str], ...]
+    limits: Limits
+    restart: str
+    ready: Ready | None
+    watches: tuple[Path, ...]
+    stop_signal: str
+    stop_timeout: int
+
+    @property
+    def host_ports(self) -> tuple[Port, ...]:
+        """The machine's ports that it takes."""
+        if isinstance(self.network, HostNetwork):
+            return self.network.ports
+        return tuple(port.host for port in self.network.ports)
+
+
 @dataclass(frozen=True, slots=True)
 class Reserved:
     """Nothing is made; the machine's own programs hold these ports."""
@@ -141,4 +251,4 @@ class Reserved:
     ports: tuple[Port, ...]
 
 
-Spec = Directory | File | Secret | Certificate | Package | Service | Reserved
+Spec = Directory | File | Secret | Certificate | Package | Service | Image | Container | Reserved

@@ -2,8 +2,9 @@
 
 - A mesh from nothing, packages present, against the broker's own start (the same command, started by hand).
 - The agent's memory while nothing happens.
-- From `declare` to the stored report, against a bare round trip of one confirmed, persistent message on the same broker.
-- A start of the file against a bare Python's.
+- From `declare` to the stored report, against a bare round trip of one confirmed, persistent message on that broker.
+- 10,000 alives that wait, until the control plane has dealt with them, against a bare consumer on the same queue.
+- A start of the file, and an `up --once` that finds 200 files as they should be, against a bare Python's start.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ssl
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -19,9 +21,11 @@ from pathlib import Path
 
 import pika
 
+from agent.bundle import pack
 from agent.control.config import read_settings
 from agent.control.plane import open_control
 from agent.resources import Document
+from tests.bench.drain import drained
 from tests.broker.rabbit import Rabbit
 from tests.built.lab import Machine
 
@@ -31,9 +35,10 @@ ROUNDS = 200
 
 def main() -> None:
     """Print every figure, one line each."""
-    print(f"{'what':<46} {'measured':>10} {'against':>10} {'ratio':>7}   aim")
+    print(f"{'what':<50} {'measured':>10} {'against':>10} {'ratio':>7}   aim")
     start, bare = _milliseconds([str(FILE), "--version"]), _milliseconds([sys.executable, "-I", "-S", "-c", "pass"])
-    _line("warm `agent --version` / a bare Python", start, bare, "ms")
+    _line("warm `agent --version` / a bare Python", start, bare, "ms", "10 ×")
+    _line("`up --once`, 200 files in place / a bare Python", _nothing_to_do(), bare, "ms", "30 ×")
     broker = _broker_start()
     machine = Machine(FILE, "bench")
     try:
@@ -46,12 +51,17 @@ def main() -> None:
         _line("declare → report, p50 / bare round trip, p50", declared * 1e3, trip * 1e3, "ms", "5 ×")
         _line("idle agent, resident / bare python3", _resident(agent.process.pid), _bare_resident(), "MB", "36 MB")
         agent.end()
+        ours, bare_consumer = drained()
+        _line("10,000 alives by the control plane / bare consumer", ours, bare_consumer, "s", "3 ×")
     finally:
         machine.remove()
 
 
 def _line(what: str, measured: float, against: float, unit: str, aim: str = "") -> None:
-    print(f"{what:<46} {measured:>7.1f} {unit:<2} {against:>7.1f} {unit:<2} {measured / against:>7.2f}   {aim}", flush=True)
+    print(
+        f"{what:<50} {measured:>7.1f} {unit:<2} {against:>7.1f} {unit:<2} {measured / against:>7.2f}   {aim}",
+        flush=True,
+    )
 
 
 def _seconds(act: Callable[[], object]) -> float:
@@ -64,6 +74,19 @@ def _milliseconds(command: list[str]) -> float:
     """The median of many runs, after one that warms up."""
     runs = [_seconds(lambda: subprocess.run(command, capture_output=True, check=True)) for _ in range(21)]
     return statistics.median(runs[1:]) * 1e3
+
+
+def _nothing_to_do() -> float:
+    """The median time of an `up --once` that has raised a bundle of 200 files before, in milliseconds."""
+    with tempfile.TemporaryDirectory(prefix="mesh-agent-bench-", dir="/var/lib") as name:
+        place = Path(name)
+        (place / "bundle").mkdir()
+        files = "".join(
+            f'[[resource]]\nkind = "file"\nname = "{place}/{at}"\ncontent = "{at:04} of 200\\n"\n' for at in range(200)
+        )
+        (place / "bundle/bundle.toml").write_text(f'name = "files"\n{files}')
+        pack(FILE, place / "bundle", place / "agent")
+        return _milliseconds([str(place / "agent"), "up", "--once", "--state", str(place / "state")])
 
 
 def _broker_start() -> float:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -18,18 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from agent import bundle
+from agent.control.registry import Refusal
 from agent.control.store import Wanted, open_store
 from agent.control.views import NodeDetail
 from agent.envelope import SigningKey
+from agent.node import folder
 from agent.resources import Document
 from agent.token import Token
 from agent.wire import Signed
-from tests.broker.plane import Plane
-from tests.broker.rabbit import Rabbit, wait_until
+from tests.broker.plane import Peer, Plane
+from tests.broker.rabbit import CONTROL_PASSWORD, Rabbit, wait_until
 from tests.built import lab
 from tests.built.lab import Agent, look_of
-
-__all__ = ["Agent", "Founder", "Machine", "Mesh", "mesh_of"]
 
 ROOT = Path(__file__).parents[2]
 # How long to wait for what takes a second on an idle machine.
@@ -140,8 +143,8 @@ class Founder(Plane):
 class Machine(lab.Machine):
     """A machine whose file carries the tiny bundle. `place` is where it puts its own, `targets` where lists may."""
 
-    def __init__(self, file: Path, name: str) -> None:
-        super().__init__(file, name)
+    def __init__(self, file: Path, name: str, nothing: Path) -> None:
+        super().__init__(file, name, unpacked=nothing)
         self.place, self.targets = self.folder / "place", self.folder / "targets"
         self.targets.mkdir()
 
@@ -172,13 +175,34 @@ class Machine(lab.Machine):
         agent.wait_for("waiting for declarations", SOON)
         return agent
 
-    def file(self, name: str, content: str = "x", **fields: Any) -> dict[str, Any]:
+    def a_file(self, name: str, content: str = "x", **fields: Any) -> dict[str, Any]:
         """A file of this machine's, to be declared."""
         return {"kind": "file", "name": str(self.targets / name), "content": content, **fields}
 
     def id(self, name: str) -> str:
         """The id of such a file."""
         return f"file:{self.targets / name}"
+
+    def end_agents(self) -> None:
+        """End its agent, if one runs, as a loss of power would."""
+        pid = folder.holder(self.state) if self.state.exists() else None
+        if pid is not None:  # not that of a program which runs it
+            os.kill(pid, signal.SIGKILL)
+        for agent in self._agents:
+            agent.process.wait(SOON)
+
+    def lose_power(self) -> None:
+        self.end_agents()
+        super().lose_power()
+
+    @property
+    def key(self) -> SigningKey:
+        """Its own, by which the mesh knows it."""
+        return SigningKey((self.state / "identity" / "signing.seed").read_bytes())
+
+    def knows_whom_to_join(self) -> bool:
+        """Whether the token was kept, or has done its work."""
+        return any((self.state / "identity" / name).exists() for name in ("token", "membership.json"))
 
     def membership(self) -> dict[str, Any]:
         """How it logs in."""
@@ -207,6 +231,8 @@ class Mesh:
         self._ground = ground
         self._stack = stack
         self._file = carrying(BUNDLE, ground / "bundle")
+        self._nothing = ground / "nothing"
+        self._nothing.mkdir()
         self.founder = self.found("founder")
 
     def found(self, name: str) -> Founder:
@@ -218,7 +244,7 @@ class Mesh:
 
     def machine(self, name: str) -> Machine:
         """A fresh machine; in the end nothing is left of it."""
-        machine = Machine(self._file, name)
+        machine = Machine(self._file, name, self._nothing)
         self._stack.callback(machine.remove)
         return machine
 
@@ -241,13 +267,13 @@ class Mesh:
         return {name: (int(ready), int(held)) for name, ready, held in lines}
 
 
-def carrying(text: str, folder: Path) -> Path:
+def carrying(text: str, place: Path) -> Path:
     """A file that carries this bundle, and no code."""
-    folder.mkdir()
-    (folder / "bundle.toml").write_text(text)
-    file = folder.with_suffix(".agent")
+    place.mkdir()
+    (place / "bundle.toml").write_text(text)
+    file = place.with_suffix(".agent")
     zipfile.ZipFile(file, "w").close()
-    bundle.pack(file, folder, file)
+    bundle.pack(file, place, file)
     return file
 
 
@@ -256,6 +282,40 @@ def mesh_of(rabbit: Rabbit, ground: Path) -> Iterator[Mesh]:
     """A mesh without nodes, for the block."""
     with ExitStack() as stack:
         yield Mesh(rabbit, ground, stack)
+
+
+def killing(call: str, at: int) -> tuple[str, ...]:
+    """Words to put before a command: it is killed, as by a loss of power, just before its `at`-th call of this kind."""
+    return (
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        f"trace={call}",
+        "-e",
+        f"inject={call}:signal=KILL:when={at}",
+    )
+
+
+@contextmanager
+def killed_at(founder: Founder, call: str, at: int) -> Iterator[None]:
+    """For the block, a control plane is killed just before its `at`-th call of this kind from now on."""
+    assert founder.process is not None
+    tracer = subprocess.Popen([*killing(call, at), "-p", str(founder.process.pid)], stderr=subprocess.DEVNULL)
+    tasks = Path(f"/proc/{founder.process.pid}/task")
+    try:
+        wait_until(lambda: all(_tracer(task) == tracer.pid for task in tasks.iterdir()), SOON)
+        yield
+    finally:
+        tracer.terminate()
+        tracer.wait(SOON)
+
+
+def _tracer(task: Path) -> int:
+    (line,) = (line for line in (task / "status").read_text().splitlines() if line.startswith("TracerPid:"))
+    return int(line.split()[1])
 
 
 def declaration(node: str, serial: int, *items: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
@@ -280,3 +340,18 @@ def signed(data: bytes | Mapping[str, Any], key: SigningKey) -> bytes:
             "signature": base64.b64encode(key.sign(raw)).decode("ascii"),
         }
     ).encode()
+
+
+def send(founder: Founder, node: str, body: bytes, **properties: Any) -> None:
+    """Put a message into a node's queue, as another control plane would, or a mistaken one."""
+    with Peer(founder.rabbit, "control", CONTROL_PASSWORD) as control:
+        control.send(f"node.{node}", body, exchange="", **properties)
+
+
+def refused(founder: Founder, node: str, body: bytes, **properties: Any) -> Refusal:
+    """Send it to a node, and wait for the refusal that comes back."""
+    sent = time.time()
+    send(founder, node, body, **properties)
+    detail = founder.wait_for(node, lambda detail: detail.refusal is not None and detail.refusal.at > sent)
+    assert detail.refusal is not None
+    return detail.refusal

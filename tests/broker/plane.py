@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,16 +77,18 @@ class Plane:
         return open_control(self.state, **options)
 
     def token(self, node: str, **options: Any) -> Token:
+        """A token for a node, whether it has joined before or not."""
         with self.control(**options) as control:
-            return control.create_token(node)
+            return control.create_token(node, replace=True)
 
-    def newcomer(self, node: str, **options: Any) -> Newcomer:
-        """A machine with a new token for a node, and a key that no other one has."""
-        return Newcomer(self.rabbit, self.token(node, **options), SigningKey(bytes([next(self._keys)]) * 32))
+    def newcomer(self, node: str, key: SigningKey | None = None, **options: Any) -> Newcomer:
+        """A machine with a new token for a node, and a key that no other one has unless it is given."""
+        own = key or SigningKey(bytes([next(self._keys)]) * 32)
+        return Newcomer(self.rabbit, self.token(node, **options), own)
 
-    def join(self, node: str) -> Node:
+    def join(self, node: str, key: SigningKey | None = None) -> Node:
         """A node that has enrolled, and has not yet spoken."""
-        with self.newcomer(node) as newcomer:
+        with self.newcomer(node, key) as newcomer:
             return newcomer.node(newcomer.enrol())
 
     def mesh(self) -> Mesh:
@@ -174,7 +176,8 @@ class Peer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.connection.is_open:
+        # The broker may have ended it without our having looked.
+        with suppress(pika.exceptions.AMQPError):
             self.connection.close()
 
     def send(self, key: str, body: Any, *, exchange: str = "mesh", **properties: Any) -> None:
@@ -250,15 +253,16 @@ class Newcomer(Peer):
     def node(self, reply: Any) -> Node:
         """The node that an answer makes of it."""
         assert reply["accepted"], reply
-        return Node(self.rabbit, reply["node"], reply["password"])
+        return Node(self.rabbit, reply["node"], reply["password"], self.key)
 
 
 class Node(Peer):
     """A node that has enrolled."""
 
-    def __init__(self, rabbit: Rabbit, name: str, password: str) -> None:
+    def __init__(self, rabbit: Rabbit, name: str, password: str, key: SigningKey) -> None:
         super().__init__(rabbit, f"node.{name}", password)
         self.name = name
+        self.key = key
 
     @property
     def queue(self) -> str:
@@ -271,6 +275,17 @@ class Node(Peer):
         headers = None if serial is None else {"serial": serial, "version": "7.7"}
         at = int(time.time()) if timestamp is None else timestamp
         self.send("report", {"node": self.name, **fields}, user_id=self.account, headers=headers, timestamp=at)
+
+    def state(
+        self, key: str, counter: int, serial: int | None = None, *, by: SigningKey | None = None, **fields: Any
+    ) -> None:
+        """Publish a signed statement; `by` another key than its own."""
+        body = json.dumps({"node": self.name, **fields}).encode()
+        signed = f"{key}\n{counter}\n{'' if serial is None else serial}\n".encode() + body
+        headers = {"counter": counter, "signature": base64.b64encode((by or self.key).sign(signed)).decode()}
+        if serial is not None:
+            headers["serial"] = serial
+        self.send(key, body, user_id=self.account, headers=headers, timestamp=int(time.time()))
 
     def declaration(self) -> Declaration:
         """The next declaration that arrives."""

@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,11 @@ class Rabbit:
             if entry.name.isdecimal() and mark in _environment(entry)
         ]
 
+    def queue_length(self, queue: str) -> int:
+        """How many messages wait in a queue."""
+        with closing(connect(self.login)) as session:
+            return session.count(queue)
+
     def log(self) -> str:
         path = Path(self._params["log"]) / "broker.log"
         return path.read_text(errors="replace") if path.exists() else ""
@@ -217,7 +223,8 @@ class Rabbit:
             shutil.chown(path, *resource.get("owner", "root:root").split(":"))
 
     def _resource(self, kind: str, name: str) -> Mapping[str, Any]:
-        return next(one for one in self.document["resource"] if (one["kind"], one["name"]) == (kind, name))
+        listed = self.document["resource"]
+        return next(one for one in listed if (one["kind"], self._filled(one["name"])) == (kind, name))
 
     def _filled(self, text: str) -> str:
         values = {

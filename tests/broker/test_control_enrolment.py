@@ -329,7 +329,7 @@ def test_an_expired_token_goes_with_its_account(plane):
     assert [token.node for token in live_tokens(plane)] == ["founder"]
 
 
-def test_joining_again_keeps_what_is_known_and_ends_the_old_login(plane):
+def test_the_same_machine_joins_again_and_goes_on_as_it_was(plane):
     with plane.join("a") as old:
         old.report(0, carried=[80])
         plane.wait_for("a", lambda detail: detail.carried == (80,))
@@ -337,12 +337,13 @@ def test_joining_again_keeps_what_is_known_and_ends_the_old_login(plane):
         old.declaration()
         old.report(serial, applied=["file:/etc/x"], carried=[80])
         plane.wait_for("a", lambda detail: detail.holdings != ())
-        with plane.join("a") as new:
+        with plane.join("a", old.key) as new:
             wait_until(old.is_cut_off, 20)
             with pytest.raises(pika.exceptions.ProbableAuthenticationError):
                 Peer(plane.rabbit, old.account, old.password).__enter__()
             detail = plane.detail("a")
             assert (detail.holdings, detail.carried, detail.row.wanted) == (("file:/etc/x",), (80,), serial)
+            assert detail.row.presence.value == "here"
             new.report(0)
             assert new.declaration().serial == serial
 

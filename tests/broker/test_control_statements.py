@@ -41,7 +41,7 @@ def test_a_report_is_known_with_all_it_says(plane, node):
     assert detail.holdings == ("file:/etc/x",)
     assert detail.failures == {"file:/etc/y": "the disk is <full> & more"}
     assert detail.carried == (22, 80)
-    assert detail.version == "7.7"
+    assert detail.row.version == "7.7"
     row = plane.mesh().nodes[0]
     assert (row.name, row.presence.value, row.wanted, row.applied) == ("a", "here", 1, 1)
     assert (row.carried, row.failures, row.refusal) == (2, 1, "")
@@ -107,6 +107,16 @@ def test_last_seen_follows_alives_to_now_and_reports_to_their_own_time(plane):
         before = time.time()
         node.alive()
         assert plane.wait_for("a", lambda detail: detail.row.last_seen >= before).row.presence.value == "here"
+
+
+def test_a_clock_that_is_off_is_told(plane):
+    with plane.join("a") as node:
+        for at, shown in [(int(time.time()) + 3600, 3600), (int(time.time()) - 7200, -7200)]:
+            node.send("alive", {"node": "a"}, user_id=node.account, timestamp=at)
+            detail = plane.wait_for("a", lambda detail, at=shown: (detail.row.clock_offset or 0) * at > 0)
+            assert detail.row.clock_offset == pytest.approx(shown, abs=60)
+        node.alive()  # it doesn't tell the time
+        plane.wait_for("a", lambda detail: detail.row.clock_offset is None)
 
 
 # Serials
@@ -224,3 +234,53 @@ def test_long_texts_are_bounded(plane, node):
     detail = plane.wait_for("a", lambda detail: detail.failures)
     assert len(detail.failures) == 1_001
     assert max(map(len, detail.failures.values())) == 2_000
+
+
+# Signatures
+
+
+def test_a_signed_statement_counts_once(plane):
+    with plane.join("a") as node:
+        node.state("alive", 1)
+        node.state("report", 2, 0, carried=[80])
+        plane.wait_for("a", lambda detail: detail.carried == (80,))
+        node.state("report", 2, 0, carried=[81])
+        node.state("report", 1, 0, carried=[82])
+        node.state("report", 3, 0, failed={"file:/marker": "no"}, carried=[80])
+        assert plane.wait_for("a", lambda detail: detail.failures).carried == (80,)
+    assert plane.mesh().parked == 0
+
+
+def test_a_wrong_signature_is_parked_and_changes_nothing(plane):
+    with plane.join("a") as node, plane.join("b") as other:
+        node.state("report", 9, 0, carried=[81], by=other.key)
+        node.state("alive", 10, by=other.key)
+        plane.wait_for_parked(2)
+        assert plane.detail("a").row.presence.value == "never spoken"
+        node.state("report", 1, 0, carried=[80])
+        plane.wait_for("a", lambda detail: detail.carried == (80,))
+    assert "signature" in parked(plane)[0].headers["reason"]
+
+
+def test_signatures_can_be_required(rabbit, ground):
+    with serving(rabbit, ground, require_signatures=True) as plane, plane.join("a") as node:
+        node.alive()
+        node.report(0, carried=[80])
+        plane.wait_for_parked(2)
+        assert plane.detail("a").row.presence.value == "never spoken"
+        node.state("alive", 1)
+        plane.wait_for("a", lambda detail: detail.row.last_seen)
+
+
+def test_a_mistake_of_ours_over_one_statement_costs_no_other(plane, node):
+    with plane.join("b") as other:
+        plane.control()._store._database.execute(
+            "CREATE TRIGGER mistake BEFORE UPDATE ON node WHEN new.carried = '[13]' "
+            "BEGIN SELECT RAISE(ABORT, 'a mistake'); END"
+        )
+        for at in (12, 13, 14):
+            node.report(1, carried=[at])
+            other.report(0, carried=[at])
+        for name in ("a", "b"):
+            plane.wait_for(name, lambda detail: detail.carried == (14,))
+        plane.wait_for_parked(2)

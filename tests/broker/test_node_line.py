@@ -12,10 +12,9 @@ from typing import Any
 import pika.exceptions
 import pytest
 
-from agent.control.registry import Refusal
 from agent.envelope import SigningKey
 from agent.wire import Signed
-from tests.broker.nodes import CARRIED_PORTS, SOON, Founder, Machine, Mesh, declaration, mesh_of, signed
+from tests.broker.nodes import CARRIED_PORTS, SOON, Founder, Machine, Mesh, declaration, mesh_of, refused, send, signed
 from tests.broker.plane import Node, Peer
 from tests.broker.rabbit import CONTROL_PASSWORD, Rabbit, wait_until
 
@@ -26,15 +25,9 @@ def mesh(rabbit: Rabbit, ground: Path) -> Iterator[Mesh]:
         yield mesh
 
 
-def send(mesh: Mesh, node: str, body: bytes, **properties: Any) -> None:
-    """Put a message into a node's queue, as a control plane would that is not ours."""
-    with Peer(mesh.rabbit, "control", CONTROL_PASSWORD) as control:
-        control.send(f"node.{node}", body, exchange="", **properties)
-
-
 def speaker(mesh: Mesh, machine: Machine) -> Node:
     """Whoever has this machine's credentials."""
-    return Node(mesh.rabbit, machine.name, machine.membership()["password"])
+    return Node(mesh.rabbit, machine.name, machine.membership()["password"], machine.key)
 
 
 def test_a_machine_joins_is_declared_to_applies_and_is_seen(mesh: Mesh) -> None:
@@ -43,7 +36,7 @@ def test_a_machine_joins_is_declared_to_applies_and_is_seen(mesh: Mesh) -> None:
     assert founder.detail("b").carried == CARRIED_PORTS
     wait_until(lambda: "join.b" not in mesh.accounts(), SOON)
     assert not (machine.state / "identity" / "token").exists()
-    wanted = [machine.file("one"), machine.file("two", "second\n", mode="0600")]
+    wanted = [machine.a_file("one"), machine.a_file("two", "second\n", mode="0600")]
     done = founder.ask("declare", "b", "-", stdin=json.dumps(wanted))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["declaration 1 for b is signed and on its way", "b has applied it"]
@@ -61,7 +54,7 @@ def test_a_machine_joins_is_declared_to_applies_and_is_seen(mesh: Mesh) -> None:
 
 def test_what_fails_is_reported_and_the_rest_is_made(mesh: Mesh) -> None:
     machine, _ = mesh.joined("b")
-    wanted = [machine.file("absent/file"), machine.file("one")]
+    wanted = [machine.a_file("absent/file"), machine.a_file("one")]
     done = mesh.founder.ask("declare", "b", "-", stdin=json.dumps(wanted))
     assert done.returncode == 2
     assert machine.id("absent/file") in done.stdout
@@ -84,7 +77,7 @@ class Hostile:
         self.machine = machine
         self.key = key
         self.unknown = {"kind": "portal", "name": "x"}
-        self.hopeless = machine.file("hopeless", owner="no-such-user")
+        self.hopeless = machine.a_file("hopeless", owner="no-such-user")
         self.twice = {"kind": "directory", "name": str(machine.targets / "hopeless")}
         self.mistaken = declaration(
             "c", 1, self.unknown, type="declaration/v2", expires_at="2020-01-01T00:00:00Z", retier=True
@@ -122,8 +115,8 @@ REFUSALS: dict[str, tuple[Callable[[Hostile], bytes], int | None, str]] = {
     "a stranger's key": (lambda h: signed(h.data, SigningKey(b"s" * 32)), None, "does not verify"),
     "unparsable": (lambda h: signed(b'{"type":', h.key), None, "JSON"),
     "a key twice": (lambda h: signed(h.data[:-1] + b', "node": "b"}', h.key), None, "twice"),
-    "another type": (lambda h: h.mended(), 1, "of type 'declaration/v2'"),
-    "another node's": (lambda h: h.mended(type="declaration/v1"), 1, "is for node 'c'"),
+    "another type": (lambda h: h.mended(), 1, "declaration/v2"),
+    "another node's": (lambda h: h.mended(type="declaration/v1"), 1, 'is for node "c"'),
     "a lower serial": (lambda h: h.mended(type="declaration/v1", node="b"), 1, "serial 1 is lower than 3"),
     "the same serial": (lambda h: h.mended(type="declaration/v1", node="b", serial=3), 3, "with other content"),
     "an unknown field": (lambda h: h.mended(type="declaration/v1", node="b", serial=4), 4, "retier"),
@@ -150,33 +143,24 @@ REFUSALS: dict[str, tuple[Callable[[Hostile], bytes], int | None, str]] = {
 }
 
 
-def refused(mesh: Mesh, body: bytes, **properties: Any) -> Refusal:
-    """Send it to node b, and wait for the refusal that it gets."""
-    sent = time.time()
-    send(mesh, "b", body, **properties)
-    detail = mesh.founder.wait_for("b", lambda detail: detail.refusal is not None and detail.refusal.at > sent)
-    assert detail.refusal is not None
-    return Refusal(detail.refusal.why, detail.refusal.serial, detail.refusal.at)
-
-
 def test_each_rule_refuses_in_its_order_and_nothing_changes(mesh: Mesh) -> None:
     founder = mesh.founder
-    machine, agent = mesh.joined("b")
+    machine, agent = mesh.joined("b", alive_interval=60.0)
     for content in ("1", "2", "3"):
-        serial = founder.declare_list("b", machine.file("kept", content))
+        serial = founder.declare_list("b", machine.a_file("kept", content))
     founder.wait_for_applied("b", serial)
     before = machine.digest(), founder.detail("b").holdings, founder.wanted("b")
     hostile = Hostile(machine, founder.key)
     for name, (body, stated, part) in REFUSALS.items():
-        refusal = refused(mesh, body(hostile))
+        refusal = refused(mesh.founder, "b", body(hostile))
         assert part in refusal.why, (name, refusal)
         assert refusal.serial == stated, (name, refusal)
         assert machine.digest() == before[0], name
-    assert "of type other" in refused(mesh, hostile.listing(machine.file("kept")), type="other").why
+    assert "of type other" in refused(mesh.founder, "b", hostile.listing(machine.a_file("kept")), type="other").why
     assert (machine.digest(), founder.detail("b").holdings, founder.wanted("b")) == before
     assert agent.output.count("refused a declaration: ") == len(REFUSALS) + 1
     assert founder.detail("b").row.applied == serial
-    serial = founder.declare_list("b", machine.file("next"))
+    serial = founder.declare_list("b", machine.a_file("next"))
     founder.wait_for_applied("b", serial)
     assert [path.name for path in machine.targets.iterdir()] == ["next"]
     assert agent.output.count("connected to") == 1
@@ -187,9 +171,9 @@ def test_each_rule_refuses_in_its_order_and_nothing_changes(mesh: Mesh) -> None:
 def test_the_same_bytes_again_put_right_what_was_changed(mesh: Mesh) -> None:
     founder = mesh.founder
     machine, agent = mesh.joined("b")
-    founder.wait_for_applied("b", founder.declare_list("b", machine.file("one")))
+    founder.wait_for_applied("b", founder.declare_list("b", machine.a_file("one")))
     (machine.targets / "one").write_text("changed by hand")
-    send(mesh, "b", founder.envelope("b"))
+    send(mesh.founder, "b", founder.envelope("b"))
     agent.wait_for("changed", SOON)
     wait_until(lambda: (machine.targets / "one").read_text() == "x", SOON)
     assert "refused" not in agent.output
@@ -202,15 +186,15 @@ def test_what_says_nothing_of_holdings_leaves_the_recovery_copy(mesh: Mesh) -> N
     founder = mesh.founder
     machine, agent = mesh.joined("b")
     kept = [machine.id("one"), machine.id("two")]
-    founder.wait_for_applied("b", founder.declare_list("b", machine.file("one"), machine.file("two")))
-    refused(mesh, b"no envelope")
+    founder.wait_for_applied("b", founder.declare_list("b", machine.a_file("one"), machine.a_file("two")))
+    refused(mesh.founder, "b", b"no envelope")
     seen = founder.detail("b").row.last_seen
     founder.wait_for("b", lambda detail: detail.row.last_seen != seen)  # by an alive
     assert agent.end() == 0
     with speaker(mesh, machine) as node:
         node.report(0, carried=[1])
         founder.wait_for("b", lambda detail: detail.carried == (1,))
-    serial = founder.declare_list("b", machine.file("one"))
+    serial = founder.declare_list("b", machine.a_file("one"))
     assert founder.wanted("b")["recovery"] == kept
     machine.linked()
     founder.wait_for_applied("b", serial)
@@ -221,29 +205,32 @@ def test_what_says_nothing_of_holdings_leaves_the_recovery_copy(mesh: Mesh) -> N
 def test_a_lost_ledger_comes_back_by_the_recovery_copy(mesh: Mesh) -> None:
     founder = mesh.founder
     machine, agent = mesh.joined("b")
-    founder.wait_for_applied("b", founder.declare_list("b", machine.file("one"), machine.file("two")))
+    for content in ("first", "second"):
+        serial = founder.declare_list("b", machine.a_file("one", content), machine.a_file("two", content))
+        founder.wait_for_applied("b", serial)
     agent.kill()
     for path in machine.state.glob("ledger.db*"):
         path.unlink()
     machine.linked()
     wait_until(lambda: machine.recovery() != [], SOON)  # told again, having stated serial 0
-    refusal = refused(mesh, signed(declaration("b", 2), founder.key))
+    refusal = refused(mesh.founder, "b", signed(declaration("b", 3), founder.key))
     assert "would remove 2 assigned" in refusal.why
-    founder.wait_for_applied("b", founder.declare_list("b", machine.file("one")))
+    founder.wait_for_applied("b", founder.declare_list("b", machine.a_file("one")))
     assert [path.name for path in machine.targets.iterdir()] == ["one"]
 
 
 def test_what_is_parked_is_counted_and_stops_nobody(mesh: Mesh) -> None:
     founder = mesh.founder
-    machine, _ = mesh.joined("b")
+    machine, _ = mesh.joined("b", alive_interval=60.0)
     with speaker(mesh, machine) as node:
         node.send("report", b"no JSON", user_id="node.b")
         node.send("report", {"node": "b", "applied": ["file:/forged"]})  # nothing proves who sent it
         node.send("report", {"node": "c", "applied": ["file:/forged"]}, user_id="node.b")
         node.send("enrol", {"node": "b", "secret": "s", "public_key": "AAAA"}, reply_to="node.b")
-        founder.wait_for_applied("b", founder.declare_list("b", machine.file("one")))
+        founder.wait_for_applied("b", founder.declare_list("b", machine.a_file("one")))
+        node.send("report", {"node": "c"}, user_id="node.c")
         with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="user_id"):
-            node.get(node.queue, 1) if node.send("report", {"node": "c"}, user_id="node.c") else None
+            node.has_nothing()
     founder.wait_for_parked(4)
     assert json.loads(founder.ask("node", "list", "-o", "json").stdout)["parked"] == 4
     assert founder.ask("node", "list").stdout.splitlines()[-1] == "4 messages parked"
@@ -323,11 +310,11 @@ def test_a_control_plane_that_leaves_out_what_it_can_is_understood(mesh: Mesh) -
         )
         properties, body = plane.report()
         assert (properties.headers["serial"], body) == (0, {"node": "b", "carried": list(CARRIED_PORTS)})
-        plane.declare(machine.file("one"))
+        plane.declare(machine.a_file("one"))
         properties, body = plane.report()
         applied = {"node": "b", "applied": [machine.id("one")], "carried": list(CARRIED_PORTS)}
         assert (properties.headers["serial"], body) == (1, applied)
-        send(mesh, "b", b"{}")
+        send(mesh.founder, "b", b"{}")
         properties, body = plane.next()
         while "refused" not in body:
             properties, body = plane.next()
@@ -339,7 +326,7 @@ def test_a_control_plane_that_leaves_out_what_it_can_is_understood(mesh: Mesh) -
     ("fields", "why"),
     [
         ({"signer": base64.b64encode(b"s" * 32).decode("ascii")}, "another signer"),
-        ({"node": "c"}, "is for node 'c'"),
+        ({"node": "c"}, 'is for node "c"'),
         ({"password": ""}, "no password"),
         ({"accepted": False, "refusal": "not\x1b[31m today"}, "refused to let this machine join: not [31m today"),
     ],
@@ -355,3 +342,16 @@ def test_an_answer_that_is_not_the_tokens_is_not_believed(mesh: Mesh, fields: di
         assert not (machine.state / "identity" / "membership.json").exists()
         plane.answer()  # it asks again
         agent.wait_for("waiting for declarations", SOON)
+
+
+def test_an_alive_that_nobody_heard_in_time_is_gone_and_not_parked(mesh: Mesh) -> None:
+    founder = mesh.founder
+    machine, _ = mesh.joined("b")
+    founder.stop()
+    wait_until(lambda: mesh.queues()["control"][0] > 0, SOON)
+    with speaker(mesh, machine) as node:
+        node.send("alive", {"node": "b"}, user_id="node.b", expiration="100")
+    wait_until(lambda: mesh.queues()["control.parked"] != (0, 0) or mesh.queues()["control"] == (0, 0), SOON)
+    founder.start()
+    founder.wait_for_applied("b", founder.declare_list("b", machine.a_file("one")))
+    assert mesh.queues()["control.parked"] == (0, 0)

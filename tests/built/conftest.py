@@ -1,8 +1,10 @@
-"""The one file, built once for all the tests that run it, and the machines that it is run on."""
+"""The machines that the one file is run on."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent import bundle
-from tests.built.lab import Agent, Machine
+from tests.built.lab import PATH, Agent, Machine
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -30,23 +32,47 @@ class Mesh:
     token: str
 
 
-@pytest.fixture(scope="session")
-def built_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `./build.sh` makes of this tree."""
-    path = tmp_path_factory.mktemp("built") / "agent"
-    done = subprocess.run([ROOT / "build.sh", "-o", path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return path
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """An empty folder that every user may enter."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
 
 
 @pytest.fixture
-def machine(built_file: Path, tmp_path: Path) -> Iterator[MakeMachine]:
+def settled(place: Path, unpacked: Path) -> Path:
+    """A state folder in which the file has been started before."""
+    state = place / "state"
+    state.mkdir(mode=0o711)
+    shutil.copytree(unpacked, state / "runtime")
+    return state
+
+
+@pytest.fixture
+def file(place: Path, built_file: Path) -> Path:
+    """The built file, alone in that folder."""
+    return Path(shutil.copy(built_file, place / "agent"))
+
+
+@pytest.fixture(scope="session")
+def unpacked(built_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the built file unpacks at its first start, which takes it longer than all that it does afterwards."""
+    state = tmp_path_factory.mktemp("unpacked") / "state"
+    environment = {"PATH": PATH, "AGENT_STATE": str(state)}
+    subprocess.run([built_file, "--version"], env=environment, check=True, capture_output=True)
+    return state / "runtime"
+
+
+@pytest.fixture
+def machine(built_file: Path, unpacked: Path, tmp_path: Path) -> Iterator[MakeMachine]:
     """Makes machines; whatever runs and lies there in the end is taken away."""
     with ExitStack() as stack:
 
         def make(name: str, text: str = "", blobs: Mapping[str, bytes] | None = None) -> Machine:
             file = pack(built_file, text, blobs or {}, tmp_path / name) if text else built_file
-            made = Machine(file, name)
+            made = Machine(file, name, unpacked)
             stack.callback(made.remove)
             return made
 
@@ -54,10 +80,10 @@ def machine(built_file: Path, tmp_path: Path) -> Iterator[MakeMachine]:
 
 
 @pytest.fixture(scope="module")
-def mesh(built_file: Path) -> Iterator[Mesh]:
+def mesh(built_file: Path, unpacked: Path) -> Iterator[Mesh]:
     """A mesh of two machines for the tests of one module; each leaves both agents running and linked."""
     with ExitStack() as stack:
-        founder, joiner = Machine(built_file, "a"), Machine(built_file, "b")
+        founder, joiner = Machine(built_file, "a", unpacked), Machine(built_file, "b", unpacked)
         stack.callback(founder.remove)
         stack.callback(joiner.remove)
         founding = founder.found()

@@ -9,29 +9,31 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.broker.rabbit import free_ports, wait_until
+from tests.broker.rabbit import wait_until
 
-__all__ = ["Agent", "Machine", "free_ports", "look_of", "wait_until"]
+__all__ = ["Agent", "Machine", "free_ports", "is_alive", "look_of", "wait_until"]
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # How long to wait for what takes a second on an idle machine, and for a broker's start.
-SHORT, LONG = 60.0, 240.0
+SHORT, LONG = 30.0, 120.0
+# No two machines get the same ports, though none has opened its own yet.
+_given: set[int] = set()
 
 
 class Agent:
     """A running `agent up`; `output` is what it has said so far, on both streams."""
 
-    def __init__(
-        self, command: list[str], environment: Mapping[str, str], folder: Path, log: Path, stdin: str
-    ) -> None:
+    def __init__(self, command: list[str], environment: Mapping[str, str], folder: Path, log: Path, stdin: str) -> None:
         self._log = log
         with log.open("wb") as output, tempfile.TemporaryFile() as source:
             source.write(stdin.encode())
@@ -72,14 +74,19 @@ class Agent:
 
 
 class Machine:
-    """One machine: a name, a folder for everything, and the file that is run there."""
+    """One machine: a name, a folder for everything, and the file that is run there.
 
-    def __init__(self, file: Path, name: str) -> None:
+    `unpacked` is what the file unpacks into its state folder, to spare it the time.
+    """
+
+    def __init__(self, file: Path, name: str, unpacked: Path) -> None:
         # Below /var/lib, because the broker's account must get through every folder above.
         self.folder = Path(tempfile.mkdtemp(prefix=f"mesh-agent-{name}-", dir="/var/lib"))
         self.folder.chmod(0o755)
         self.file, self.name = file, name
         self.state = self.folder / "state"
+        self.state.mkdir(0o711)
+        shutil.copytree(unpacked, self.state / "runtime")
         ports = free_ports(4)
         names = ("broker_port", "management_port", "epmd_port", "distribution_port")
         self.ports = dict(zip(names, ports, strict=True))
@@ -129,12 +136,16 @@ class Machine:
     def json(self, *arguments: str) -> Any:
         return json.loads(self.ask(*arguments, "-o", "json"))
 
-    def up(self, *arguments: str | Path, stdin: str = "") -> Agent:
-        """Start `agent up`."""
-        log = self.folder / f"up.{len(self._agents)}"
-        agent = Agent([str(self.file), "up", *map(str, arguments)], self.environment(), self.folder, log, stdin)
+    def start(self, *arguments: str | Path, stdin: str = "") -> Agent:
+        """Start a command that goes on."""
+        log = self.folder / f"said.{len(self._agents)}"
+        agent = Agent([str(self.file), *map(str, arguments)], self.environment(), self.folder, log, stdin)
         self._agents.append(agent)
         return agent
+
+    def up(self, *arguments: str | Path, stdin: str = "") -> Agent:
+        """Start `agent up`."""
+        return self.start("up", *arguments, stdin=stdin)
 
     def found(self, *arguments: str) -> Agent:
         """Found a mesh and wait until it is up."""
@@ -207,6 +218,26 @@ class Machine:
         shutil.rmtree(self.folder)
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has, and that the kernel gives to nobody who doesn't ask for them by number."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(lowest // 2, lowest)
+        if port not in _given and not _is_open(port):
+            _given.add(port)
+            found.append(port)
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody has asked about yet doesn't."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def look_of(*paths: Path) -> dict[str, tuple[Any, ...]]:
     """All that is at or below these paths: type, mode, owner, times of writing and content, to compare."""
     return {str(path): _look(path) for top in paths for path in (top, *sorted(_below(top)))}
@@ -225,6 +256,16 @@ def _look(path: Path) -> tuple[Any, ...]:
     content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() and not path.is_symlink() else ""
     written = 0 if path.is_dir() else status.st_mtime_ns
     return (oct(status.st_mode), status.st_uid, status.st_gid, written, content)
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
 
 
 def _remove_group(group: Path) -> bool:

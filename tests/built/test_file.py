@@ -6,55 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from agent import __version__
 from agent.bundle import open_bundle, verify
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-NOBODY = 65534
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """An empty folder that every user may enter."""
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name)
-        path.chmod(0o755)
-        yield path
-
-
-@pytest.fixture
-def file(place: Path, built_file: Path) -> Path:
-    """The built file, alone in that folder."""
-    return Path(shutil.copy(built_file, place / "agent"))
-
-
-def run(
-    command: list[str | Path], environment: dict[str, str], cwd: Path, user: int | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run with nothing in the environment but a PATH and what is given."""
-    return subprocess.run(
-        command,
-        env={"PATH": os.environ["PATH"], **environment},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        user=user,
-    )
-
-
-def assert_sentence(done: subprocess.CompletedProcess[str], part: str) -> None:
-    """One line on standard error that begins with the program's name and says `part`; exit code 1."""
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert done.stderr.startswith("agent: "), done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert part in done.stderr
+from tests.built.conftest import ROOT
+from tests.built.starting import assert_sentence, run
 
 
 def test_starts_and_says_what_it_is(file: Path, place: Path) -> None:
@@ -92,15 +50,10 @@ def test_carries_a_whole_bundle_and_none_of_the_builders_folders(file: Path) -> 
     verify(open_bundle(file))
     with zipfile.ZipFile(file) as archive:
         for name in archive.namelist():
-            assert name in ("__main__.py", "build.json") or name.startswith(("site-packages/", "bundle/"))
+            beginning = ("__main__.py", "unpacking.py", "build.json")
+            assert name in beginning or name.startswith(("site-packages/", "native/", "bundle/"))
             assert not name.startswith(("site-packages/bin/", "site-packages/agent/bundles/"))
             assert os.fsencode(ROOT) not in archive.read(name), name
-
-
-def test_two_builds_are_the_same_bytes(built_file: Path, place: Path) -> None:
-    other = place / "elsewhere/agent"
-    subprocess.run([ROOT / "build.sh", "-o", other], check=True, capture_output=True)
-    assert other.read_bytes() == built_file.read_bytes()
 
 
 def test_environment_and_working_folder_choose_no_code(file: Path, place: Path) -> None:
@@ -142,61 +95,11 @@ def test_changed_byte_is_told(file: Path, place: Path) -> None:
     assert_sentence(done, f"{file} is damaged")
 
 
-def test_damaged_code_is_unpacked_again(file: Path, place: Path) -> None:
-    environment = {"AGENT_STATE": str(place / "state")}
-    run([file, "--version"], environment, place)
-    (library,) = place.glob("state/runtime/*/site-packages/nacl/_sodium*.so")
-    size = library.stat().st_size
-    os.truncate(library, 1000)
-    assert run([file, "--version"], environment, place).returncode == 0
-    assert library.stat().st_size == size
-
-
-def test_folder_that_others_can_write_is_refused(file: Path, place: Path) -> None:
-    environment = {"AGENT_STATE": str(place / "state")}
-    run([file, "--version"], environment, place)
-    (place / "state/runtime").chmod(0o777)
-    assert_sentence(run([file, "--version"], environment, place), "can be written by other users")
-
-
 def test_state_that_is_a_file_is_told(file: Path, place: Path) -> None:
     (place / "state").touch()
     for state in ("state", "state/below"):
         done = run([file, "--version"], {"AGENT_STATE": str(place / state)}, place)
         assert_sentence(done, str(place / "state"))
-
-
-def test_other_users_have_a_cache_of_their_own(file: Path, place: Path) -> None:
-    home = place / "home"
-    home.mkdir()
-    os.chown(home, NOBODY, NOBODY)
-    done = run([file, "--version", "--state", "/nowhere"], {"HOME": str(home)}, place, NOBODY)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (home / ".cache/mesh-agent").stat().st_mode & 0o7777 == 0o700
-
-
-def test_user_without_a_writable_home_is_told(file: Path, place: Path) -> None:
-    done = run([file, "--version"], {"HOME": str(place)}, place, NOBODY)
-    assert_sentence(done, "choose another place with XDG_CACHE_HOME")
-
-
-def test_many_first_starts_at_once(file: Path, place: Path) -> None:
-    environment = {"PATH": os.environ["PATH"], "AGENT_STATE": str(place / "state")}
-    started = [
-        subprocess.Popen([file, "--version"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for _ in range(20)
-    ]
-    said = {process.communicate()[0] for process in started}
-    assert len(said) == 1
-    assert {process.returncode for process in started} == {0}
-
-
-def test_no_python_is_told(file: Path, place: Path) -> None:
-    programs = place / "bin"
-    programs.mkdir()
-    for name in ("sh", "tail", "head"):
-        (programs / name).symlink_to(shutil.which(name) or name)
-    assert_sentence(run([file, "--version"], {"PATH": str(programs)}, place), "no python3 is here")
 
 
 def old_pythons() -> list[Path]:

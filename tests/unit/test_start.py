@@ -8,11 +8,15 @@ import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from agent import start
+from agent import start, unpacking
+from agent.errors import Refused
+from agent.node import folder as node_folder
 
+PLATFORM = "x86_64-glibc"
 NOBODY = 65534
 
 
@@ -37,7 +41,10 @@ def runtime(tmp_path: Path) -> Path:
 
 
 def settle(file: Path, runtime: Path) -> Path:
-    return Path(start.settle(str(file), "b1", str(runtime)))
+    def unpack(folder: str) -> None:
+        unpacking.unpack(str(file), folder, PLATFORM, start.python_tag())
+
+    return Path(start.settle("b1", str(runtime), PLATFORM, unpack))
 
 
 @pytest.mark.parametrize(
@@ -73,18 +80,51 @@ def test_cache_folder(environment: dict[str, str], folder: str) -> None:
 
 def test_old_python_is_told() -> None:
     start.check_python((3, 10, 0), "/usr/bin/python3")
-    with pytest.raises(start.Unfit, match=r"needs Python 3\.10 or newer, and /usr/bin/python3 is Python 3\.9\.18"):
+    with pytest.raises(start.Lacking, match=r"needs Python 3\.10 or newer, and /usr/bin/python3 is Python 3\.9\.18"):
         start.check_python((3, 9, 18), "/usr/bin/python3")
 
 
 def test_incomplete_python_is_told() -> None:
     start.check_modules(start.NEEDED, sys.executable)
-    with pytest.raises(start.Unfit, match=r"lacks .*\(no_such_module\).*apt-get install python3"):
+    with pytest.raises(start.Lacking, match=r"lacks .*\(no_such_module\)"):
         start.check_modules(("json", "sys", "no_such_module"), sys.executable)
 
 
-def test_its_syntax_is_that_of_old_pythons() -> None:
-    tree = ast.parse(Path(start.__file__).read_text(), feature_version=(3, 6))
+def natives(*platforms: str) -> list[str]:
+    return [f"{platform}/cp3{minor}" for platform in platforms for minor in (10, 11, 12, 13, 14)]
+
+
+def test_native_code_is_this_machines() -> None:
+    machine = os.uname().machine
+    assert start.check_native(natives(f"{machine}-glibc", f"{machine}-musl"), "python") == f"{machine}-{start.libc()}"
+    with pytest.raises(start.Unfit, match=rf"this machine is {machine}, .* code for sparc and vax alone"):
+        start.check_native(natives("vax-glibc", "sparc-musl"), "python")
+
+
+def test_native_code_is_this_pythons() -> None:
+    others = [name for name in natives(f"{os.uname().machine}-{start.libc()}") if not name.endswith(start.python_tag())]
+    sentence = r"/p is cpython 3\.\d+, and this file carries native code for CPython 3\.10 to 3\.14 alone"
+    with pytest.raises(start.UnfitPython, match=sentence):
+        start.check_native(others, "/p")
+
+
+@pytest.mark.parametrize("name", sorted(start.OURS | {"letters", "ledger.db", "ledger.db-wal"}))
+def test_whose_a_folder_is_is_decided_as_the_agent_does(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    theirs = name in ("letters", "ledger.db-wal")
+    if theirs:
+        with pytest.raises(start.Unfit, match=f'{tmp_path} holds "{name}"'):
+            start.refuse_foreign(str(tmp_path))
+        with pytest.raises(Refused, match=f'{tmp_path} holds "{name}"'):
+            node_folder.prepare(tmp_path)
+    else:
+        start.refuse_foreign(str(tmp_path))
+        node_folder.prepare(tmp_path)
+
+
+@pytest.mark.parametrize("module", [start, unpacking])
+def test_its_syntax_is_that_of_old_pythons(module: ModuleType) -> None:
+    tree = ast.parse(Path(str(module.__file__)).read_text(), feature_version=(3, 6))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     # That future came with Python 3.7, and asking an older one for it is a syntax error.
     assert [node.module for node in imports if node.module == "__future__"] == []
@@ -125,7 +165,7 @@ def test_link_and_file_are_refused(tmp_path: Path) -> None:
 
 def test_unpacks_once(file: Path, runtime: Path) -> None:
     folder = settle(file, runtime)
-    assert folder == runtime / f"b1-{sys.implementation.cache_tag}"
+    assert folder == runtime / f"b1-{sys.implementation.cache_tag}-{PLATFORM}"
     assert folder.stat().st_mode & 0o7777 == 0o700
     code = folder / "site-packages"
     assert (code / "one/data.txt").read_text() == "some data"

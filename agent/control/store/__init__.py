@@ -1,6 +1,8 @@
 """The control plane's store: all of its SQL, over SQLite at `STATE/control/store.db`."""
 
+from agent.control.store.arrangements import Arrangements
 from agent.control.store.declarations import Declarations, Wanted
+from agent.control.store.modules import Modules, Version
 from agent.control.store.nodes import Nodes
 from agent.control.store.settings import Settings
 from agent.control.store.signers import Signer, Signers
@@ -8,13 +10,16 @@ from agent.control.store.store import Store, open_store
 from agent.control.store.tokens import Tokens
 
 __all__ = [
+    "Arrangements",
     "Declarations",
+    "Modules",
     "Nodes",
     "Settings",
     "Signer",
     "Signers",
     "Store",
     "Tokens",
+    "Version",
     "Wanted",
     "open_store",
 ]

@@ -27,16 +27,19 @@ class Declarations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, wanted: Wanted, signer: bytes, ids: Collection[str]) -> None:
-        """Record a new declaration, due to be sent in place of any earlier one; `ids` are those it holds."""
+    def add(self, wanted: Wanted, signer: bytes, ids: Collection[str], *, offers: bytes = b"") -> None:
+        """Record a new declaration, due to be sent in place of any earlier one; `ids` are those it holds.
+
+        `offers` is the newest key that it says to trust; `signer`'s own when it says nothing of keys.
+        """
         node, serial = wanted.node, wanted.serial
         self._database.execute("UPDATE declaration SET due = 0 WHERE node = ? AND due = 1", (node,))
         self._database.execute(
             """
-            INSERT INTO declaration (node, serial, data, signature, signer, declared, due)
-            VALUES (?, ?, ?, ?, ?, ?, 1)
+            INSERT INTO declaration (node, serial, data, signature, signer, offers, declared, due)
+            VALUES (?, ?, ?, ?, ?, ?, ?, 1)
             """,
-            (node, serial, wanted.data, wanted.signature, signer, wanted.declared),
+            (node, serial, wanted.data, wanted.signature, signer, offers or signer, wanted.declared),
         )
         for id in ids:
             self._database.execute(
@@ -59,6 +62,16 @@ class Declarations:
         row = self._database.row("SELECT * FROM declaration WHERE node = ? ORDER BY serial DESC LIMIT 1", (node,))
         return _wanted(row) if row else None
 
+    def history(self, node: str) -> tuple[Wanted, ...]:
+        """A node's declarations that are kept, the newest first."""
+        rows = self._database.rows("SELECT * FROM declaration WHERE node = ? ORDER BY serial DESC", (node,))
+        return tuple(_wanted(row) for row in rows)
+
+    def find(self, node: str, serial: int) -> Wanted | None:
+        """A node's declaration of this serial, if it is still kept."""
+        row = self._database.row("SELECT * FROM declaration WHERE node = ? AND serial = ?", (node, serial))
+        return _wanted(row) if row else None
+
     def ids(self, node: str) -> dict[str, int]:
         """Every id ever declared to a node, with the newest serial that held it."""
         rows = self._database.rows("SELECT id, serial FROM declared WHERE node = ?", (node,))
@@ -69,9 +82,24 @@ class Declarations:
         rows = self._database.rows("SELECT * FROM declaration WHERE due = 1 ORDER BY declared, node")
         return tuple(_wanted(row) for row in rows)
 
+    def signer(self, node: str) -> bytes | None:
+        """The key that a node's newest declaration was signed with."""
+        row = self._database.row("SELECT signer FROM declaration WHERE node = ? ORDER BY serial DESC LIMIT 1", (node,))
+        return bytes(row["signer"]) if row else None
+
     def confirm(self, node: str, serial: int) -> None:
         """The broker has it."""
         self._database.execute("UPDATE declaration SET due = 0 WHERE node = ? AND serial = ?", (node, serial))
+
+    def send_unreported(self) -> None:
+        """Every wanted declaration that its node hasn't reported is due once more."""
+        self._database.execute(
+            """
+            UPDATE declaration SET due = 1
+            WHERE serial = (SELECT max(serial) FROM declaration AS newest WHERE newest.node = declaration.node)
+                AND serial IS NOT (SELECT reported FROM node WHERE name = declaration.node)
+            """
+        )
 
     def send_again(self, node: str) -> None:
         """The wanted declaration is due once more."""

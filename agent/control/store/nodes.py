@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 from agent.control.registry import Node, Refusal
+from agent.control.statements import Speaker
 from agent.database import Database, Row
 from agent.fields import Fields, JsonValue, canonical, parse_json
 
@@ -39,23 +40,68 @@ class Nodes:
         overlay_key: bytes,
         profile: Mapping[str, JsonValue],
         now: float,
+        *,
+        signer: bytes = b"",
     ) -> None:
-        """Record a node's keys and profile; of one that joins again, everything else stays."""
+        """Record a node's keys and profile; of one that joins again, everything else stays.
+
+        `signer` is the key of ours that its token named, and that it trusts from now on.
+        """
         self._database.execute(
             """
-            INSERT INTO node (name, public_key, overlay_key, profile, enrolled) VALUES (?, ?, ?, ?, ?)
-            ON CONFLICT (name) DO UPDATE SET public_key = excluded.public_key,
+            INSERT INTO node (name, public_key, overlay_key, profile, enrolled, joined_under, confirmed)
+            VALUES (?, ?, ?, ?, ?, ?, ?)
+            ON CONFLICT (name) DO UPDATE SET public_key = excluded.public_key, counter = 0,
+                joined_under = excluded.joined_under, confirmed = excluded.confirmed,
                 overlay_key = excluded.overlay_key, profile = excluded.profile, enrolled = excluded.enrolled
             """,
-            (name, public_key, overlay_key, canonical(dict(profile)), now),
+            (name, public_key, overlay_key, canonical(dict(profile)), now, signer, signer),
         )
 
-    def touch(self, name: str, now: float) -> bool:
-        """Set when a node was last seen, never back; whether there is such a node."""
-        return bool(
-            self._database.execute(
-                "UPDATE node SET last_seen = max(coalesce(last_seen, ?), ?) WHERE name = ?", (now, now, name)
-            )
+    def confirm(self, name: str, serial: int) -> None:
+        """A node holds the declaration of this serial, and trusts what that one says; 0: what its token said."""
+        if serial == 0:
+            self._database.execute("UPDATE node SET confirmed = joined_under WHERE name = ?", (name,))
+            return
+        self._database.execute(
+            """
+            UPDATE node SET confirmed =
+                coalesce((SELECT offers FROM declaration WHERE node = :name AND serial = :serial), confirmed)
+            WHERE name = :name
+            """,
+            {"name": name, "serial": serial},
+        )
+
+    def begin_anew(self, name: str) -> None:
+        """Forget what only the machine itself could have said, which another one has taken the place of.
+
+        What it held stays, as the other's recovery copy.
+        """
+        self._database.execute(
+            """
+            UPDATE node SET version = '', last_seen = NULL, clock_offset = NULL, reported = NULL, reported_at = NULL,
+                carried = '[]', failures = '{}', refusal = NULL, refusal_serial = NULL, refusal_at = NULL
+            WHERE name = ?
+            """,
+            (name,),
+        )
+
+    def remove(self, name: str) -> None:
+        """Drop a node with all that was declared to it."""
+        self._database.execute("DELETE FROM node WHERE name = ?", (name,))
+
+    def speaker(self, name: str) -> Speaker | None:
+        """What a node's statements are judged by; None when there is no such node."""
+        row = self._database.row("SELECT public_key, counter FROM node WHERE name = ?", (name,))
+        return Speaker(row["public_key"], row["counter"]) if row else None
+
+    def touch(self, name: str, counter: int, clock_offset: float | None, now: float) -> None:
+        """Set when a node was last seen, never back, with the counter and clock of the alive that told it."""
+        self._database.execute(
+            """
+            UPDATE node SET last_seen = max(coalesce(last_seen, ?), ?), counter = ?, clock_offset = ? WHERE name = ?
+            """,
+            (now, now, counter, clock_offset, name),
         )
 
     def save(self, node: Node) -> None:
@@ -65,7 +111,7 @@ class Nodes:
             """
             UPDATE node SET version = ?, last_seen = ?, reported = ?, reported_at = ?, holdings = ?,
                 holdings_serial = ?, carried = ?, failures = ?, refusal = ?, refusal_serial = ?,
-                refusal_at = ?
+                refusal_at = ?, counter = ?
             WHERE name = ?
             """,
             (
@@ -80,6 +126,7 @@ class Nodes:
                 refusal.why if refusal else None,
                 refusal.serial if refusal else None,
                 refusal.at if refusal else None,
+                node.counter,
                 node.name,
             ),
         )
@@ -92,6 +139,9 @@ def _node(row: Row) -> Node:
         name=row["name"],
         public_key=row["public_key"],
         enrolled=row["enrolled"],
+        confirmed=row["confirmed"],
+        counter=row["counter"],
+        clock_offset=row["clock_offset"],
         overlay_key=row["overlay_key"],
         profile=profile.values() if profile else {},
         version=row["version"],

@@ -1,10 +1,12 @@
-"""What `serve` leaves in the store for its readers: how long silence may last, and how much was parked."""
+"""Single values in the store: what `serve` leaves there for its readers, and where host ports are taken from."""
 
 from __future__ import annotations
 
+from agent.control.ports import USUAL_RANGE, PortRange, parse_range
 from agent.database import Database
 
-_PATIENCE, _PARKED = "patience", "parked"
+_PATIENCE, _PARKED, _SERVED = "patience", "parked", "served"
+_PORT_RANGE, _PINS = "port range", "pins"
 _DEFAULT_PATIENCE = 180.0  # three alives, one a minute
 
 
@@ -29,6 +31,31 @@ class Settings:
 
     def set_parked(self, count: int) -> None:
         self._set(_PARKED, str(count))
+
+    @property
+    def served(self) -> bool:
+        """Whether the control queue was read long enough to have outlived any loss of power since it was made."""
+        return self._get(_SERVED) == "yes"
+
+    def set_served(self, served: bool) -> None:
+        self._set(_SERVED, "yes" if served else "no")
+
+    @property
+    def port_range(self) -> PortRange:
+        """Where the host ports of assignments are taken from."""
+        told = self._get(_PORT_RANGE)
+        return parse_range(told) if told else USUAL_RANGE
+
+    def set_port_range(self, within: PortRange) -> None:
+        self._set(_PORT_RANGE, str(within))
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """What nodes are told to know the broker by, the newest last; empty before any renewal, when tokens say it."""
+        return tuple((self._get(_PINS) or "").split())
+
+    def set_pins(self, pins: tuple[str, ...]) -> None:
+        self._set(_PINS, " ".join(pins))
 
     def _get(self, name: str) -> str | None:
         row = self._database.row("SELECT value FROM setting WHERE name = ?", (name,))

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from agent.control.store import arrangements, modules
+from agent.control.store.arrangements import Arrangements
 from agent.control.store.declarations import Declarations
+from agent.control.store.modules import Modules
 from agent.control.store.nodes import Nodes
 from agent.control.store.settings import Settings
 from agent.control.store.signers import Signers
@@ -23,6 +26,10 @@ CREATE TABLE node (
     overlay_key BLOB NOT NULL,
     profile TEXT NOT NULL,
     enrolled REAL NOT NULL,
+    joined_under BLOB NOT NULL,
+    confirmed BLOB NOT NULL,
+    counter INTEGER NOT NULL DEFAULT 0,
+    clock_offset REAL,
     version TEXT NOT NULL DEFAULT '',
     last_seen REAL,
     reported INTEGER,
@@ -47,6 +54,7 @@ CREATE TABLE token (
     public_key BLOB,
     password TEXT,
     request BLOB,
+    replaces INTEGER NOT NULL DEFAULT 0,
     ended INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE declaration (
@@ -55,6 +63,7 @@ CREATE TABLE declaration (
     data BLOB NOT NULL,
     signature BLOB NOT NULL,
     signer BLOB NOT NULL,
+    offers BLOB NOT NULL,
     declared REAL NOT NULL,
     due INTEGER NOT NULL,
     PRIMARY KEY (node, serial)
@@ -66,10 +75,15 @@ CREATE TABLE declared (
     serial INTEGER NOT NULL,
     PRIMARY KEY (node, id)
 ) WITHOUT ROWID;
-CREATE TABLE signer (number INTEGER PRIMARY KEY, public_key BLOB NOT NULL UNIQUE, made REAL NOT NULL);
+CREATE TABLE signer (
+    number INTEGER PRIMARY KEY,
+    public_key BLOB NOT NULL UNIQUE,
+    made REAL NOT NULL,
+    retired INTEGER NOT NULL DEFAULT 0
+);
 CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-_MIGRATIONS = (_FIRST,)
+_MIGRATIONS = (_FIRST + modules.SCHEMA + arrangements.SCHEMA,)
 
 
 class Store:
@@ -81,6 +95,8 @@ class Store:
         self.tokens = Tokens(database)
         self.declarations = Declarations(database)
         self.signers = Signers(database)
+        self.modules = Modules(database)
+        self.arrangements = Arrangements(database)
         self.settings = Settings(database)
 
     @contextmanager
@@ -88,6 +104,10 @@ class Store:
         """All of the block or nothing of it; durable when it returns. Not to be nested."""
         with self._database.transaction():
             yield
+
+    def copy_to(self, path: Path) -> None:
+        """Write the whole of it, as it is at one moment, to a file that isn't there yet."""
+        self._database.execute("VACUUM INTO ?", (str(path),))
 
     def version(self) -> int:
         """A number that changes when another process has committed something."""

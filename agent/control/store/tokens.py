@@ -33,9 +33,17 @@ class Tokens:
     def spend(self, token: int, spending: Spending, now: float) -> None:
         """Fix who spent a token, and the password that goes with it."""
         self._database.execute(
-            "UPDATE token SET spent = ?, public_key = ?, password = ?, request = ? WHERE id = ?",
-            (now, spending.public_key, spending.password, spending.request, token),
+            "UPDATE token SET spent = ?, public_key = ?, password = ?, request = ?, replaces = ? WHERE id = ?",
+            (now, spending.public_key, spending.password, spending.request, spending.replaces, token),
         )
+
+    def counts(self, token: int) -> bool:
+        """Whether this token still counts: it is neither ended nor dropped."""
+        return self._database.row("SELECT 1 FROM token WHERE id = ? AND ended = 0", (token,)) is not None
+
+    def forget_all(self, node: str) -> int:
+        """Drop every token of a node; how many there were."""
+        return self._database.execute("DELETE FROM token WHERE node = ?", (node,))
 
     def forget(self, token: int) -> None:
         """Drop one token."""
@@ -80,7 +88,11 @@ class Tokens:
 
 
 def _token(row: Row) -> IssuedToken:
-    spending = Spending(row["public_key"], row["password"], row["request"]) if row["spent"] is not None else None
+    spending = (
+        Spending(row["public_key"], row["password"], row["request"], bool(row["replaces"]))
+        if row["spent"] is not None
+        else None
+    )
     return IssuedToken(
         id=row["id"],
         node=row["node"],

@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from agent.host.processes import Process
 log = logging.getLogger(__name__)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_CHUNK = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Start:
     """One start of a service.
 
     `watched` holds the SHA-256 of each watched file as it was then. `log_size` (bytes) is where its own output
-    begins in the log. `touched` is how the file that says it is ready looked before (`look_of`). `ready`: it
+    begins in the log. `touched` is how the file that says it is ready looked before (`watches.look_of`). `ready`: it
     was seen ready.
     """
 
@@ -106,41 +104,6 @@ def boot_id() -> str:
     """What the kernel calls this boot (random(4))."""
     with in_words("Reading", _BOOT_ID):
         return _BOOT_ID.read_text("ascii").strip()
-
-
-def digests(paths: Iterable[Path]) -> dict[str, str]:
-    """The SHA-256 of each file's content as lower-case hex; "" for one that is no file (yet)."""
-    return {str(path): _digest(path) for path in paths}
-
-
-def look_of(path: Path) -> str:
-    """How a path looks from outside, another text after each time it is written; "" when nothing is there.
-
-    Comparing looks needs no clock: a file's time may lie a tick before the moment it was written in.
-    """
-    try:
-        status = path.stat()
-    except OSError:
-        return ""
-    return f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}"
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with in_words("Reading the watched file", path):
-        try:
-            # O_NONBLOCK: a named pipe put there must not make this wait.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return ""
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return ""
-            while chunk := os.read(descriptor, _CHUNK):
-                digest.update(chunk)
-        finally:
-            os.close(descriptor)
-    return digest.hexdigest()
 
 
 def _decode(fields: Fields) -> Start:

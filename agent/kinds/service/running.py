@@ -36,7 +36,12 @@ class Running:
 
 def marks(identity: Identity, stamp: str, watched: Mapping[str, str]) -> dict[str, str]:
     """What its processes get in their environment; that they can be known by it without a record."""
-    return {_MARK: identity.mark, _STAMP: stamp, _WATCHED: _digest(watched)}
+    return {_MARK: identity.mark, **stamps(stamp, watched)}
+
+
+def stamps(stamp: str, watched: Mapping[str, str]) -> dict[str, str]:
+    """The part of the marks that says what it was started with."""
+    return {_STAMP: stamp, _WATCHED: _digest(watched)}
 
 
 def look(identity: Identity) -> Running:

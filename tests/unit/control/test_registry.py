@@ -17,6 +17,7 @@ from agent.control.registry import (
     Node,
     Refusal,
     Spoken,
+    There,
     after_report,
     next_serial,
     read_alive,
@@ -55,7 +56,7 @@ def spoken(serial=5, at=NOW, **fields):
 
 
 def test_an_alive_names_its_node():
-    assert read_alive(message("alive", {"node": "a", "newer": [1]})) == "a"
+    assert read_alive(message("alive", {"node": "a", "newer": [1]})) == There("a", NOW)
 
 
 def test_a_report_is_read_with_its_headers():

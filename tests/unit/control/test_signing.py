@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from agent.control.signing import current_key, ensure_key
+from agent.control.signing import ensure_key, read_keyring
 from agent.control.store import open_store
 from agent.errors import Fatal, Refused
 
@@ -34,19 +34,22 @@ def never(count):
 
 
 def test_the_first_start_makes_a_key_and_later_ones_find_it(state, store):
-    key = ensure_key(state, store, random, NOW)
+    ensure_key(state, store, random, NOW)
+    (key,) = read_keyring(state, store).keys
     file = state / "control" / "keys" / "1.seed"
     assert file.read_bytes() == key.seed == b"r" * 32
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
-    assert ensure_key(state, store, never, NOW).public == key.public
-    assert current_key(state, store).public == key.public
+    ensure_key(state, store, never, NOW)
+    assert read_keyring(state, store).newest.public == key.public
+    assert read_keyring(state, store).trust is None
 
 
 def test_a_key_whose_making_was_cut_short_is_taken_up(state, store):
     (state / "control" / "keys").mkdir()
     (state / "control" / "keys" / "1.seed").write_bytes(b"s" * 32)
-    assert ensure_key(state, store, never, NOW).seed == b"s" * 32
+    ensure_key(state, store, never, NOW)
+    assert read_keyring(state, store).newest.seed == b"s" * 32
 
 
 @pytest.mark.parametrize("content", [None, b"", b"another key, also of 32 bytes ..."[:32]])
@@ -59,9 +62,9 @@ def test_a_lost_key_is_not_replaced(state, store, content):
     with pytest.raises(Fatal, match=r"1\.seed.*backup"):
         ensure_key(state, store, never, NOW)
     with pytest.raises(Refused, match=r"1\.seed.*backup"):
-        current_key(state, store)
+        read_keyring(state, store)
 
 
 def test_before_the_first_start_there_is_no_key(state, store):
     with pytest.raises(Refused, match="no signing key yet"):
-        current_key(state, store)
+        read_keyring(state, store)

@@ -10,6 +10,7 @@ import pytest
 
 from agent.control.enrolment import Spending
 from agent.control.registry import Refusal
+from agent.control.statements import Speaker
 from agent.control.store import Signer, Store, Wanted, open_store
 from agent.errors import Refused
 
@@ -69,6 +70,7 @@ def test_a_node_comes_back_as_it_was_saved(store, state):
         holdings_serial=4,
         carried=(80, 443),
         failures={"web": "no “engine”"},
+        counter=2**63 - 1,
         refusal=Refusal("no", None, NOW),
     )
     store.nodes.save(saved)
@@ -89,10 +91,46 @@ def test_joining_again_keeps_what_the_node_said(store):
 
 def test_touching_moves_last_seen_forward_only(store):
     enrol(store)
-    assert store.nodes.touch("a", NOW)
-    assert store.nodes.touch("a", NOW - 9)
-    assert store.nodes.get("a").last_seen == NOW
-    assert not store.nodes.touch("nobody", NOW)
+    store.nodes.touch("a", 7, -3.5, NOW)
+    store.nodes.touch("a", 8, None, NOW - 9)
+    node = store.nodes.get("a")
+    assert (node.last_seen, node.counter, node.clock_offset) == (NOW, 8, None)
+    assert store.nodes.speaker("a") == Speaker(b"k" * 32, 8)
+    assert store.nodes.speaker("nobody") is None
+
+
+def test_joining_again_counts_statements_anew(store):
+    store.nodes.save(replace(enrol(store), counter=9))
+    enrol(store)
+    assert store.nodes.get("a").counter == 0
+
+
+def test_another_machine_in_a_nodes_place_has_said_nothing_yet(store):
+    node = enrol(store)
+    said = replace(
+        node,
+        version="1.2",
+        last_seen=NOW,
+        reported=3,
+        reported_at=NOW,
+        holdings=("web",),
+        holdings_serial=3,
+        carried=(80,),
+        failures={"web": "no"},
+        refusal=Refusal("no", 3, NOW),
+    )
+    store.nodes.save(said)
+    store.nodes.begin_anew("a")
+    assert store.nodes.get("a") == replace(node, holdings=("web",), holdings_serial=3)
+
+
+def test_a_removed_node_leaves_nothing(store):
+    enrol(store)
+    declare(store, 3, ["web"])
+    store.nodes.remove("a")
+    assert store.nodes.names() == ()
+    assert store.declarations.due() == ()
+    assert store.declarations.ids("a") == {}
 
 
 def test_a_transaction_is_whole_or_not_at_all(store):
@@ -195,8 +233,8 @@ def test_only_a_nodes_newest_declarations_are_kept(store):
 
 
 def test_signers_come_newest_last(store):
-    store.signers.add(Signer(1, b"1" * 32), NOW)
-    store.signers.add(Signer(2, b"2" * 32), NOW)
+    store.signers.add(Signer(1, b"1" * 32, NOW))
+    store.signers.add(Signer(2, b"2" * 32, NOW))
     assert [one.number for one in store.signers.all()] == [1, 2]
 
 

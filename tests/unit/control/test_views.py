@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from agent.control.enrolment import IssuedToken, Spending
 from agent.control.registry import Node, Refusal
-from agent.control.views import Presence, node_detail, node_row
+from agent.control.views import Presence, TokenStanding, node_detail, node_row, token_row
 
 NOW = 1_000_000.0
 NODE = Node("a", b"k" * 32, enrolled=NOW - 5000, last_seen=NOW - 30, wanted=4, reported=4, reported_at=NOW - 30)
@@ -53,3 +54,18 @@ def test_a_refusal_is_in_the_list_while_it_stands(refusal, reported, shown):
     node = replace(NODE, refusal=refusal, reported=reported)
     assert node_row(node, NOW, 180.0).refusal == shown
     assert node_detail(node, NOW, 180.0).refusal == refusal
+
+
+@pytest.mark.parametrize(
+    ("offset", "shown"), [(None, None), (0.0, None), (5.0, None), (-5.0, None), (5.5, 5.5), (-7200.0, -7200.0)]
+)
+def test_a_clock_that_is_off_is_told(offset, shown):
+    assert node_row(replace(NODE, clock_offset=offset), NOW, 180.0).clock_offset == shown
+
+
+def test_what_is_shown_of_a_token():
+    token = IssuedToken(1, "a", b"digest", "amqps://h:1", b"s" * 32, made=NOW - 60, expires=NOW)
+    spent = replace(token, spending=Spending(b"k" * 32, "password", b"digest"))
+    assert token_row(token, NOW - 1).standing is TokenStanding.UNSPENT
+    assert token_row(token, NOW).standing is TokenStanding.EXPIRED
+    assert token_row(spent, NOW).standing is TokenStanding.SPENT

@@ -54,8 +54,6 @@ def test_a_group_holds_what_enters_it_or_there_is_none(sleeper: subprocess.Popen
     assert cgroups.find(name) is None
 
 
-def test_an_absent_group_is_empty_and_cannot_be_entered(
-    ground: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_an_absent_group_is_empty_and_cannot_be_entered(ground: Path, sleeper: subprocess.Popen[bytes]) -> None:
     assert cgroups.members(ground / "none") == []
     assert not cgroups.enter(ground / "none", sleeper.pid)

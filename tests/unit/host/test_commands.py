@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agent.errors import Refused
+from agent.errors import Refused, Unavailable
 from agent.host import commands, processes
 from agent.host.commands import CommandFailed, Finished, ProgramMissing
 
@@ -68,9 +70,7 @@ def test_run_does_not_wait_for_a_daemon_left_behind() -> None:
 
 
 def test_a_missing_program_is_said() -> None:
-    with pytest.raises(
-        ProgramMissing, match=r"`no-such-program x` can't run: no-such-program is not on this"
-    ):
+    with pytest.raises(ProgramMissing, match=r"`no-such-program x` can't run: no-such-program is not on this"):
         commands.run(["no-such-program", "x"])
     with pytest.raises(CommandFailed, match=r"can't start: /no/such/program: no such file"):
         commands.run(["/no/such/program"])
@@ -83,3 +83,51 @@ def test_a_missing_directory_and_user_are_said() -> None:
         commands.run(["true"], directory=Path("/no/such"))
     with pytest.raises(Refused, match="no user 'no-such-user'"):
         commands.run(["true"], user="no-such-user")
+
+
+def test_what_is_fed_is_never_whole_in_memory_and_what_is_said_is_heard_meanwhile() -> None:
+    heard: list[str] = []
+    alive: list[bool] = []
+
+    def chunks() -> Iterator[bytes]:
+        for at in range(8):
+            # The program has taken and answered what was given it before: more than a pipe holds.
+            alive.append(at < 3 or bool(heard))
+            yield b"x" * (1 << 20)
+
+    script = "import sys\nfor at in range(8):\n sys.stdin.buffer.read(1 << 20)\n print('took', at, flush=True)"
+    finished = commands.feed([sys.executable, "-c", script], chunks(), timeout=60, tell=heard.append)
+    assert heard == [f"took {at}" for at in range(8)]
+    assert finished.stdout.decode().splitlines() == heard
+    assert all(alive)
+
+
+def test_progress_that_is_drawn_over_itself_is_lines() -> None:
+    heard: list[str] = []
+    commands.feed(["printf", r"10%%\r20%%\r\nthe end"], (), timeout=60, tell=heard.append)
+    assert heard == ["10%", "20%", "the end"]
+
+
+def test_a_program_that_wants_no_more_is_not_fed_for_ever() -> None:
+    endless = iter(lambda: b"x" * 65536, b"")
+    with pytest.raises(CommandFailed, match="failed with exit status 3: enough") as failure:
+        commands.feed(["sh", "-c", "echo enough >&2; exit 3"], endless, timeout=60, tell=lambda line: None)
+    assert failure.value.finished is not None
+
+
+def test_a_program_is_ended_when_what_it_is_fed_breaks(tmp_path: Path) -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"x"
+        raise Unavailable("the file is damaged")
+
+    done = tmp_path / "done"
+    with pytest.raises(Unavailable, match="the file is damaged"):
+        commands.feed(["sh", "-c", f"cat; touch {done}"], broken(), timeout=60, tell=lambda line: None)
+    assert not done.exists()
+
+
+@pytest.mark.parametrize("script", ["sleep 1000", "exec <&-; sleep 1000"])
+def test_a_program_that_takes_too_long_over_what_it_is_fed_is_ended(script: str) -> None:
+    endless = iter(lambda: b"x" * 65536, b"")
+    with pytest.raises(CommandFailed, match=r"took longer than 0\.3 seconds and was ended"):
+        commands.feed(["sh", "-c", script], endless, timeout=0.3, tell=lambda line: None)

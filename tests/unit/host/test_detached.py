@@ -60,9 +60,7 @@ def test_a_detached_program_runs_clean_as_its_user(ground: Path, mark: str) -> N
     assert "/dev/null" in text
     # Only 0, 1, 2 and what `ls` itself opened to look.
     assert sum(" -> " in line for line in text.splitlines()) == 4
-    ignored = next(
-        line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "SigIgn" in line
-    )
+    ignored = next(line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "SigIgn" in line)
     assert int(ignored.split()[1], 16) == 0
 
 
@@ -114,9 +112,7 @@ def test_it_never_runs_when_it_could_not_be_recorded(ground: Path, mark: str) ->
         (["true"], "/no/such", "/no/such: No such file or directory"),
     ],
 )
-def test_what_cannot_be_executed_is_said(
-    ground: Path, argv: list[str], directory: str, complaint: str
-) -> None:
+def test_what_cannot_be_executed_is_said(ground: Path, argv: list[str], directory: str, complaint: str) -> None:
     with pytest.raises(CommandFailed, match=f"can't start as nobody in {directory}: {complaint}"):
         detached.spawn(
             argv,

@@ -35,9 +35,7 @@ def test_make_refuses_a_link_in_its_place(ground: Path) -> None:
 
 
 def test_make_needs_the_parent(ground: Path) -> None:
-    with pytest.raises(
-        Unavailable, match=rf"Making directory {ground}/no/a failed: {ground}/no is not there"
-    ):
+    with pytest.raises(Unavailable, match=rf"Making directory {ground}/no/a failed: {ground}/no is not there"):
         directories.make(ground / "no" / "a", mode=0o755, uid=0, gid=0)
 
 

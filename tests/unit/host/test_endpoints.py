@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from agent.host.endpoints import Endpoint, Protocol, addresses_overlap
 
-ADDRESSES = st.sampled_from(
-    ["0.0.0.0", "127.0.0.1", "127.0.0.2", "::", "::1", "::ffff:127.0.0.1", "::ffff:0.0.0.0"]
-)
+ADDRESSES = st.sampled_from(["0.0.0.0", "127.0.0.1", "127.0.0.2", "::", "::1", "::ffff:127.0.0.1", "::ffff:0.0.0.0"])
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,7 @@ def names(folder: Path) -> set[str]:
 def test_write_makes_content_mode_and_owner(ground: Path) -> None:
     path = ground / "a"
     files.write(path, b"hello", mode=0o4750, uid=NOBODY.pw_uid, gid=NOBODY.pw_gid)
-    assert files.facts(path) == File(
-        0o4750, NOBODY.pw_uid, NOBODY.pw_gid, 5, hashlib.sha256(b"hello").hexdigest()
-    )
+    assert files.facts(path) == File(0o4750, NOBODY.pw_uid, NOBODY.pw_gid, 5, hashlib.sha256(b"hello").hexdigest())
     assert names(ground) == {"a"}
 
 

@@ -68,7 +68,5 @@ def test_the_kernels_table_is_read() -> None:
         "   0: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1673 1 0 100\n"
         "   1: 00000000:0017 00000000:0000 01 00000000:00000000 00:00000000 00000000 0 0 1674 1 0 100\n"
     )
-    assert sockets.parse_table(text, Protocol.TCP) == [
-        Bound(Endpoint(Protocol.TCP, ip_address("0.0.0.0"), 22), 1673)
-    ]
+    assert sockets.parse_table(text, Protocol.TCP) == [Bound(Endpoint(Protocol.TCP, ip_address("0.0.0.0"), 22), 1673)]
     assert len(sockets.parse_table(text, Protocol.UDP)) == 2

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -138,3 +139,26 @@ def test_two_state_folders_are_two_identities(ground: Path) -> None:
     Identity(ground / "with space").decide(Self("b", Role.JOINER))
     assert Identity(ground / "a").self() == Self("a", Role.FOUNDER)
     assert Identity(ground / "with space").self() == Self("b", Role.JOINER)
+
+
+def test_a_counter_grows_and_is_never_used_twice_whatever_dies(tmp_path):
+    used = []
+    for _ in range(3):
+        identity = Identity(tmp_path)  # as after a crash
+        used.extend(identity.next_counter() for _ in range(1500))
+    assert used == sorted(set(used))
+    assert used[0] == 1
+
+
+def test_a_counter_is_reserved_before_it_is_used(tmp_path):
+    identity = Identity(tmp_path)
+    first = identity.next_counter()
+    kept = json.loads((tmp_path / "identity" / "counter").read_text())
+    assert kept["reserved"] >= first
+
+
+def test_a_damaged_counter_is_said(tmp_path):
+    Identity(tmp_path).next_counter()
+    (tmp_path / "identity" / "counter").write_text("{}")
+    with pytest.raises(Fatal, match="counts anew"):
+        Identity(tmp_path).next_counter()

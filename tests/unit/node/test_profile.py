@@ -16,6 +16,7 @@ def test_the_machines_facts_travel_under_their_own_names() -> None:
         engines=("podman", "docker"),
         systemd=True,
         address=None,
+        ephemeral=(32768, 60999),
     )
     assert profile(machine) == {
         "arch": "x86_64",
@@ -27,6 +28,7 @@ def test_the_machines_facts_travel_under_their_own_names() -> None:
         "engines": ["podman", "docker"],
         "init": "systemd",
         "address": None,
+        "ephemeral": [32768, 60999],
     }
 
 

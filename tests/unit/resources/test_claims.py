@@ -31,6 +31,8 @@ def one(kind: str, name: str, **fields: object) -> Resource:
         fields.setdefault("content", "")
     if kind == "service":
         fields.setdefault("command", ["/bin/x"])
+    if kind == "container":
+        fields.setdefault("image", "app:1")
     return parse_resource({"kind": kind, "name": name, **fields}, "resource[0]", CONTEXT)
 
 
@@ -42,6 +44,11 @@ RESOURCES = st.one_of(
         lambda name, port: one("service", name, ports=[port]),
         st.sampled_from(["a", "b"]),
         st.sampled_from(["80", "127.0.0.1:80", "127.0.0.2:80", "80/udp", "[::1]:80", "81"]),
+    ),
+    st.builds(
+        lambda name, port: one("container", name, ports=[port]),
+        st.sampled_from(["a", "b"]),
+        st.sampled_from(["80:1", "127.0.0.1:80:1", "127.0.0.2:80:1", "80:1/udp", "[::1]:80:1", "81:1"]),
     ),
     st.sampled_from(["a", "b"]).map(lambda name: one("secret", name)),
     st.sampled_from(["a", "b"]).map(lambda name: one("certificate", name)),
@@ -57,9 +64,14 @@ def test_what_each_kind_claims() -> None:
         leaves=(STATE / "secrets/root/a.crt", STATE / "secrets/root/a.key")
     )
     assert claims(one("package", "a1", masks=["a.service"])) == Claims(leaves=(Path("/etc/systemd/system/a.service"),))
-    assert claims(one("service", "a", ports=["80"])) == Claims(ports=(Port("tcp", "*", 80),))
+    assert claims(one("container", "a", ports=["8080:80"])) == Claims(ports=(Port("tcp", "0.0.0.0", 8080),))
+    assert claims(one("container", "a", network="host", ports=["80"])) == Claims(ports=(Port("tcp", "*", 80),))
+    assert claims(one("image", "a:1")) == Claims()
+    assert claims(one("service", "a", ports=["80"])) == Claims(
+        ports=(Port("tcp", "*", 80),), leaves=(Path("/etc/systemd/system/a.service"),)
+    )
     assert claims(one("reserved", "a", ports=["22"])) == Claims(ports=(Port("tcp", "*", 22),))
-    assert claims(one("service", "a", watches=["/etc/a"], directory="/srv")) == Claims()
+    assert claims(one("service", "a", watches=["/etc/a"], directory="/srv")).ports == ()
 
 
 @given(RESOURCES, RESOURCES)

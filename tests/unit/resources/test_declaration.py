@@ -291,7 +291,7 @@ def test_its_resources_are_read_as_this_machine_does() -> None:
     [
         ("x", r"^resources\[0\] is a string, not an object"),
         ({"kind": "pakcage", "name": "x"}, r'^resources\[0\].kind: there is no kind "pakcage"; did you mean "package"'),
-        ({"kind": "container", "name": "x"}, r'^resources\[0\].kind: there is no kind "container"'),
+        ({"kind": "pod", "name": "x"}, r'^resources\[0\].kind: there is no kind "pod"'),
         ({"kind": "directory", "name": "/a", "mod": "1"}, r'^resources\[0\].mod: .*; did you mean "mode"'),
         ({"kind": "directory", "name": "/a", "needs": ["package:b"]}, 'needs "package:b", which is not declared'),
         ({"kind": "file", "name": "/a", "blob": "x"}, r"^resources\[0\].blob: there is no blob"),

@@ -245,3 +245,12 @@ def test_two_ways_to_fill_are_one() -> None:
 def test_an_item_that_is_no_object_is_refused() -> None:
     with pytest.raises(Refused, match=r"^resource\[0\] is a string"):
         fill_document(Document({}, ("x",)), {}, "node-a")
+
+
+def test_a_containers_image_is_a_need_where_its_list_declares_it() -> None:
+    image = {"kind": "image", "name": "app:1"}
+    container = {"kind": "container", "name": "web", "image": "app:1"}
+    assert read(image, container)[1].needs == ("image:app:1",)
+    assert read(image, {**container, "needs": ["image:app:1"]})[1].needs == ("image:app:1",)
+    assert read(container)[0].needs == ()
+    assert read(container, image)[0].needs == ()

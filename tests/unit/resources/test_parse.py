@@ -13,22 +13,31 @@ from hypothesis import strategies as st
 
 from agent.errors import Refused
 from agent.resources import (
+    Bind,
+    Bridge,
     Certificate,
     CommandReady,
+    Container,
     Context,
     Directory,
+    EngineName,
     File,
     FileReady,
     FromBlob,
+    HostNetwork,
+    Image,
     Inline,
+    Limits,
     LoginReady,
     Package,
     Port,
+    Published,
     Ready,
     Reserved,
     Secret,
     Service,
     TcpReady,
+    Volume,
     late_references,
     parse_resource,
 )
@@ -69,9 +78,11 @@ SECRET: Item = {"kind": "secret", "name": "x"}
 CERTIFICATE: Item = {"kind": "certificate", "name": "x"}
 PACKAGE: Item = {"kind": "package", "name": "nginx"}
 SERVICE: Item = {"kind": "service", "name": "x", "command": ["/bin/x"]}
+IMAGE: Item = {"kind": "image", "name": "mesh/app:1"}
+CONTAINER: Item = {"kind": "container", "name": "x", "image": "mesh/app:1"}
 RESERVED: Item = {"kind": "reserved", "name": "x", "ports": ["22"]}
 LOGIN: Item = {"address": "amqps://127.0.0.1:5671", "account": "a", "password": "p", "fingerprint": "f"}
-EVERY = [FILE, DIRECTORY, SECRET, CERTIFICATE, PACKAGE, SERVICE, RESERVED]
+EVERY = [FILE, DIRECTORY, SECRET, CERTIFICATE, PACKAGE, SERVICE, IMAGE, CONTAINER, RESERVED]
 
 
 def read(item: object) -> object:
@@ -579,6 +590,149 @@ def test_a_host_never_says_more_than_one(host: str) -> None:
     assert not set(certificate.hosts[0]) & set(",\n\r\0@$=%[]/ \\\"'#;")
 
 
+def container(**fields: object) -> Container:
+    found = read({**CONTAINER, **fields})
+    assert isinstance(found, Container)
+    return found
+
+
+def test_defaults_of_an_image() -> None:
+    assert read(IMAGE) == Image("mesh/app:1", archive=None, engine=None)
+
+
+def test_an_image_that_is_carried_is_hashed_with_its_archive() -> None:
+    item = {**IMAGE, "blob": "tool", "engine": "docker"}
+    assert read(item) == Image("mesh/app:1", FromBlob("tool", "ab" * 32, 5), EngineName.DOCKER)
+    assert '"sha256":"abab' in parse_resource(item, "resource[0]", CONTEXT).source
+
+
+def test_defaults_of_a_container() -> None:
+    assert container() == Container(
+        name="x",
+        engine=None,
+        image="mesh/app:1",
+        entrypoint=(),
+        command=(),
+        environment=(),
+        mounts=(),
+        network=Bridge("", ()),
+        user="",
+        hostname="",
+        labels=(),
+        limits=Limits(),
+        restart="always",
+        ready=None,
+        watches=(),
+        stop_signal="SIGTERM",
+        stop_timeout=30,
+    )
+
+
+def test_ports_of_a_container_always_have_an_address_and_both_numbers() -> None:
+    found = container(ports=["8080:80", "*:443:8443/tcp", "127.0.0.1:53:5353/udp", "[::1]:80:80"])
+    assert found.network == Bridge(
+        "",
+        (
+            Published(Port("tcp", "0.0.0.0", 8080), 80),
+            Published(Port("tcp", "0.0.0.0", 443), 8443),
+            Published(Port("udp", "127.0.0.1", 53), 5353),
+            Published(Port("tcp", "::1", 80), 80),
+        ),
+    )
+    assert container(network="host", ports=["80", "127.0.0.1:53/udp"]).network == HostNetwork(
+        (Port("tcp", "*", 80), Port("udp", "127.0.0.1", 53))
+    )
+
+
+def test_mounts_limits_and_labels_of_a_container() -> None:
+    found = container(
+        mounts=["${state}/control:/control", "/etc/x:/x:ro", "/:/host:ro", "my-data.1:/data"],
+        limits={"memory": "512m", "cpus": 1.5, "pids": 100, "nofile": 65536},
+        labels={"org.example/team": "${node.name}"},
+    )
+    assert found.mounts == (
+        Bind(STATE / "control", Path("/control"), read_only=False),
+        Bind(Path("/etc/x"), Path("/x"), read_only=True),
+        Bind(Path("/"), Path("/host"), read_only=True),
+        Volume("my-data.1", Path("/data"), read_only=False),
+    )
+    assert found.limits == Limits(512 << 20, "1.5", 100, 65536)
+    assert found.labels == (("org.example/team", "node-a"),)
+    assert container(limits={"memory": 6 << 20, "cpus": "0.25"}).limits == Limits(6 << 20, "0.25")
+    assert container(limits={"cpus": 2}).limits == Limits(cpus="2")
+
+
+def test_secrets_of_a_container_are_in_its_environment() -> None:
+    found = container(environment={"A": "${secret.a}"}, command=["x", "${fingerprint.c}"], entrypoint=["/e"])
+    assert late_references(found) == {"secret.a", "fingerprint.c"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"image": ""}, "image: .* is no image's name"),
+        ({"image": "Upper/Case"}, "image: .* is no image's name"),
+        ({"image": "--privileged"}, "image: .* is no image's name"),
+        ({"engine": "lxc"}, "engine: there is no engine .*podman or docker"),
+        ({"command": []}, "command: is empty"),
+        ({"command": ["x", "${secret.a}"]}, "command: every user of the machine could read"),
+        ({"entrypoint": ["${secret.a}"]}, "entrypoint: every user of the machine could read"),
+        ({"environment": {"A B": ""}}, "environment: .* is no variable's name"),
+        ({"environment": {"DOCKER_HOST": "${secret.a}"}}, "environment: .* means something to the engine"),
+        ({"environment": {"PATH": "${secret.a}"}}, "environment: .* means something to the engine"),
+        ({"labels": {"mesh-agent": "x"}}, "labels: .* is the agent's own"),
+        ({"labels": {"a=b": "x"}}, "labels: .* is no label's name"),
+        ({"labels": {"a": "${secret.x}"}}, "labels.a: .* has no value here"),
+        ({"ports": ["80"]}, r"ports\[0\]: .* is no published port; write \[ADDRESS:\]HOST:CONTAINER"),
+        ({"ports": [80]}, r"ports\[0\]: a published port is written as a string"),
+        ({"ports": ["80:0"]}, r"ports\[0\]: .* is no published port"),
+        ({"ports": ["0:80"]}, r"ports\[0\]: 0 is no port number"),
+        ({"ports": ["[::]:80"]}, r"ports\[0\]: .* is no published port"),
+        ({"ports": ["80:80/sctp"]}, r"ports\[0\]: .* is no protocol"),
+        ({"ports": ["80:80", "127.0.0.1:80:81"]}, "ports: .* are the same port twice"),
+        ({"network": "host", "ports": ["80:80"]}, r"ports\[0\]: "),
+        ({"network": "bridge"}, "network: .* is the engine's own"),
+        ({"network": "container:x"}, "network: .* is no DNS label"),
+        ({"mounts": ["/a"]}, "mounts: .* is no mount; write SOURCE:TARGET"),
+        ({"mounts": ["/a:/b:rw"]}, "mounts: .* is no mount"),
+        ({"mounts": ["a/b:/b"]}, "mounts: .* is neither an absolute path nor a volume's name"),
+        ({"mounts": ["ab" * 32 + ":/b"]}, "mounts: .* is neither an absolute path nor a volume's name"),
+        ({"mounts": ["/a:b"]}, "mounts: .* is no absolute, normal path"),
+        ({"mounts": ["/a:/x", "data:/x"]}, "mounts: two mounts have the target /x"),
+        ({"user": "a b"}, "user: .* is no user"),
+        ({"hostname": "a_b."}, "hostname: "),
+        ({"hostname": "10.0.0.1"}, "hostname: .* is no name that a machine could have"),
+        ({"limits": {"memory": "5m"}}, "limits.memory: must be a number of bytes, 6 MiB at least"),
+        ({"limits": {"memory": 1}}, "limits.memory: must be a whole number from 6291456"),
+        ({"limits": {"memory": True}}, "limits.memory: "),
+        ({"limits": {"cpus": "0"}}, "limits.cpus: must be a number above 0"),
+        ({"limits": {"cpus": "1e3"}}, "limits.cpus: must be a number above 0"),
+        ({"limits": {"cpus": True}}, "limits.cpus: must be a number above 0"),
+        ({"limits": {"pids": 0}}, "limits.pids: must be a whole number from 1"),
+        ({"limits": {"swap": 1}}, "limits.swap: there is no such field here"),
+        ({"restart": "sometimes"}, "restart: .* is none of no, on-failure"),
+        ({"stop_signal": "TERM"}, "stop_signal: there is no signal"),
+        ({"name": "Web"}, "name: .* is no DNS label"),
+        ({"privileged": True}, "privileged: there is no such field here"),
+    ],
+)
+def test_a_wrong_container_is_refused_with_its_place(fields: dict[str, object], why: str) -> None:
+    with pytest.raises(Refused, match=rf"^resource\[0\]\.{why}"):
+        container(**fields)
+
+
+@given(st.text(st.sampled_from("abA1:/@-._") | st.characters(), max_size=20))
+def test_an_images_name_is_taken_for_nothing_else(name: str) -> None:
+    try:
+        found = read({**IMAGE, "name": name})
+    except Refused:
+        return
+    assert isinstance(found, Image)
+    assert not name.startswith("-")
+    assert name.isascii()
+    assert name.split() == [name]
+
+
 VALUES: st.SearchStrategy[object] = st.text(max_size=5) | st.sampled_from(
     [
         None,
@@ -609,6 +763,11 @@ VALUES: st.SearchStrategy[object] = st.text(max_size=5) | st.sampled_from(
         {"A": "b"},
         {"tcp": "80"},
         {"login": {}},
+        {"memory": "1g"},
+        {"cpus": 1.5},
+        ["80:80"],
+        ["/x:/y"],
+        "host",
     ]
 )
 FIELD_NAMES = st.sampled_from(
@@ -633,6 +792,15 @@ FIELD_NAMES = st.sampled_from(
         "watches",
         "stop_signal",
         "stop_timeout",
+        "image",
+        "engine",
+        "entrypoint",
+        "mounts",
+        "network",
+        "hostname",
+        "labels",
+        "limits",
+        "restart",
         "needs",
         "role",
         "sha256",

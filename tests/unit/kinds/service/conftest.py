@@ -19,7 +19,7 @@ from tests.unit.kinds.service.workshop import Workshop, living, until
 def workshop(ground: Path) -> Iterator[Workshop]:
     state = ground / "the state"
     state.mkdir(mode=0o711)
-    made = Workshop(ground, state, Service(settling=0.2))
+    made = Workshop(ground, state, Service(settling=0.2, with_systemd=lambda: False))
     yield made
     group = cgroups.find(made.identity.group)
     members = [process.pid for process in cgroups.members(group)] if group else []

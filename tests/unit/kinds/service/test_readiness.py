@@ -80,7 +80,7 @@ def test_one_is_ready_when_its_account_can_log_in(workshop: Workshop) -> None:
         if len(tried) < 3:
             raise Unavailable(f"the broker does not know {when.account} with {late['secret.x']}")
 
-    workshop = Workshop(workshop.ground, workshop.state, Service(log_in))
+    workshop = Workshop(workshop.ground, workshop.state, Service(log_in, with_systemd=lambda: False))
     login = {
         "address": "amqps://127.0.0.1:5671",
         "account": "control",
@@ -93,7 +93,7 @@ def test_one_is_ready_when_its_account_can_log_in(workshop: Workshop) -> None:
     assert len(tried) == 3
     workshop.down(resource)
     tried[:] = []
-    never = Workshop(workshop.ground, workshop.state, Service())
+    never = Workshop(workshop.ground, workshop.state, Service(with_systemd=lambda: False))
     resource = workshop.declare(SLEEP, ready={"login": {**login, "address": "amqps://127.0.0.1:1"}, "timeout": 1})
     with pytest.raises(Unavailable, match=r"control can't log in at amqps://127\.0\.0\.1:1:") as failure:
         never.up(resource, late)

@@ -17,6 +17,7 @@ import pytest
 from agent.errors import Unavailable
 from agent.host import processes
 from agent.host.processes import Process
+from agent.kinds import watches
 from agent.kinds.kind import Verb
 from agent.kinds.service import record
 from agent.kinds.service.record import Start
@@ -37,7 +38,7 @@ from agent.resources import Context, parse_resource
 state = Path(sys.argv[1])
 machine = Machine(state, b"key", lambda name: iter(()))
 resource = parse_resource(json.loads(sys.argv[2]), "resource", Context(state))
-wanted, kind = Wanted(resource, machine.stamp(resource, {})), Service(settling=0.2)
+wanted, kind = Wanted(resource, machine.stamp(resource, {})), Service(settling=0.2, with_systemd=lambda: False)
 print("applies", flush=True)
 plan = kind.plan(wanted, kind.observe(wanted, machine), Held(False, ""))
 if plan.verb is not Verb.KEEP:
@@ -274,12 +275,12 @@ def test_digests_and_looks_know_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     file = tmp_path / "file"
     file.write_bytes(b"")
-    found = record.digests([file, fifo, tmp_path, tmp_path / "no", file / "below"])
+    found = watches.digests([file, fifo, tmp_path, tmp_path / "no", file / "below"])
     assert found[str(file)].startswith("e3b0c442")
     assert [found[str(path)] for path in (fifo, tmp_path, tmp_path / "no", file / "below")] == [""] * 4
-    before = record.look_of(file)
+    before = watches.look_of(file)
     os.utime(file, ns=(1, 1))
-    assert record.look_of(file) != before
-    assert record.look_of(tmp_path / "no") == ""
+    assert watches.look_of(file) != before
+    assert watches.look_of(tmp_path / "no") == ""
     with pytest.raises(Unavailable, match="Reading the watched file"):
-        record.digests([Path("/", "x" * 300)])
+        watches.digests([Path("/", "x" * 300)])

@@ -6,14 +6,15 @@ import signal
 import stat
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from agent.errors import Refused, Unavailable
 from agent.host import processes
 from agent.kinds.kind import Held, Standing, Verb
-from agent.kinds.service.service import Action, Service, last_line
+from agent.kinds.service import Service
+from agent.kinds.service.action import Action
+from agent.kinds.service.detached import Observed
 from agent.resources import Context, parse_resource
 from tests.unit.kinds.service.workshop import Workshop, until
 
@@ -91,7 +92,7 @@ def test_one_that_ends_at_once_fails_with_its_last_line(workshop: Workshop) -> N
     workshop.identity.log.parent.mkdir()
     workshop.identity.log.write_text("an older line\n")
     resource = workshop.declare("echo one; echo 'the \033[1mreason\033[0m' >&2; echo; exit 3")
-    workshop = replace(workshop, kind=Service())
+    workshop = replace(workshop, kind=Service(with_systemd=lambda: False))
     with pytest.raises(Unavailable) as failure:
         workshop.up(resource)
     assert str(failure.value) == (
@@ -105,7 +106,7 @@ def test_one_that_ends_at_once_fails_with_its_last_line(workshop: Workshop) -> N
 def test_what_a_program_says_of_a_secret_is_not_repeated(workshop: Workshop, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     resource = workshop.declare('echo "no such key: $KEY"; exit 1', environment={"KEY": "${secret.key}"})
-    workshop = replace(workshop, kind=Service())
+    workshop = replace(workshop, kind=Service(with_systemd=lambda: False))
     with pytest.raises(Unavailable, match=r"no such key: \$\{secret\.key\}") as failure:
         workshop.up(resource, {"secret.key": "s3cr3t-value"})
     assert failure.value.__suppress_context__
@@ -126,7 +127,7 @@ def test_a_program_that_cannot_be_executed_is_said(workshop: Workshop) -> None:
 
 def test_one_that_goes_to_the_background_is_told_to_stay(workshop: Workshop) -> None:
     resource = workshop.declare("setsid sleep 1000 & exit 0")
-    workshop = replace(workshop, kind=Service())
+    workshop = replace(workshop, kind=Service(with_systemd=lambda: False))
     with pytest.raises(Unavailable, match="left others running, which were ended; have its command stay in"):
         workshop.up(resource)
     assert workshop.left() == []
@@ -225,30 +226,16 @@ def test_another_user_needs_root(workshop: Workshop) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_service_is_read_only_from_where_its_log_began(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    assert last_line(log, 0) == ""
-    log.write_bytes(b"first\nsecond\n\n  \n")
-    assert last_line(log, 0) == "second"
-    assert last_line(log, len(b"first\nsecond\n")) == ""
-    log.write_bytes(b"cut short since")
-    assert last_line(log, 1000) == "cut short since"
-    log.write_bytes(b"x" * 100_000 + b"\nlast \xff")
-    assert last_line(log, 3) == "last �"
-    log.write_bytes(b"y" * 10_000)
-    assert last_line(log, 0) == "y" * 300
-
-
 def test_a_plan_is_pure_and_each_case_has_its_reason(workshop: Workshop) -> None:
     resource = workshop.declare(SLEEP)
     wanted = workshop.wanted(resource)
     workshop.up(resource)
     running = workshop.observe(resource)
-    unready = type(running)(running.main, running.members, running.stamp, (), ready=False)
-    plan = Service().plan(wanted, unready, Held(False, wanted.stamp))
+    unready = Observed(running.main, running.members, running.stamp, (), ready=False)
+    plan = workshop.kind.plan(wanted, unready, Held(False, wanted.stamp))
     assert (plan.verb, plan.actions) == (Verb.ADOPT, (Action.AWAIT,))
     # The crash came between its readiness and the ledger: nothing is left to do.
-    assert Service().plan(wanted, running, Held(False, "")).verb is Verb.KEEP
+    assert workshop.kind.plan(wanted, running, Held(False, "")).verb is Verb.KEEP
 
 
 def test_the_record_holds_what_identifies_a_start(workshop: Workshop) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 from agent.host import cgroups
 from agent.kinds.kind import Held, Machine, Plan, Verb, Wanted
 from agent.kinds.service import Service
+from agent.kinds.service.action import Action
+from agent.kinds.service.detached import Observed
 from agent.kinds.service.record import Identity
-from agent.kinds.service.service import Action, Observed
 from agent.resources import Context, Resource, parse_resource
 
 
@@ -41,7 +42,9 @@ class Workshop:
         return Wanted(resource, self.machine.stamp(resource, values), values)
 
     def observe(self, resource: Resource, late: Mapping[str, str] | None = None) -> Observed:
-        return self.kind.observe(self.wanted(resource, late), self.machine)
+        observed = self.kind.observe(self.wanted(resource, late), self.machine)
+        assert isinstance(observed, Observed)
+        return observed
 
     def plan(self, resource: Resource, late: Mapping[str, str] | None = None) -> Plan[Action]:
         wanted = self.wanted(resource, late)

@@ -1,32 +1,29 @@
-"""When a service counts as ready, and waiting for it while watching that it lives.
+"""When a service or container counts as ready, and waiting for it while watching that it lives.
 
 - One that ends while it is waited for has failed at once, however much time was left.
-- What is said of a probe that fails names the command as declared, never what was filled into it.
 """
 
 from __future__ import annotations
 
-import os
-import shlex
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from agent import broker, fields
 from agent.errors import AgentError, Unavailable
-from agent.host import accounts, commands
-from agent.host.commands import CommandFailed
 from agent.host.failures import reason
-from agent.kinds.service import record
+from agent.kinds import watches
 from agent.resources import specs
 
 # Why it isn't ready yet, to follow a colon; None when it is. Gets the seconds that are left.
 Probe = Callable[[float], "str | None"]
+# Runs the command of a CommandReady, as a probe.
+RunCommand = Callable[[specs.CommandReady, float], "str | None"]
 # Logs in at the broker of a LoginReady, filled with these late values, within so many seconds; AgentError if not.
 LogIn = Callable[[specs.LoginReady, Mapping[str, str], float], None]
 
 _POLL = 0.1
-_COMMAND_SECONDS = 30.0
 
 
 class Ended(Unavailable):
@@ -62,12 +59,22 @@ def settle(seconds: float, is_alive: Callable[[], bool]) -> None:
     raise Ended("it ended")
 
 
-def probe(when: specs.Readiness, spec: specs.Service, late: Mapping[str, str], touched: str, log_in: LogIn) -> Probe:
-    """How a service is asked whether it is ready; `touched` is its file's look before the start."""
+def probe(
+    when: specs.Readiness,
+    run: RunCommand,
+    late: Mapping[str, str],
+    touched: str,
+    log_in: LogIn,
+    linger: float = 0.0,
+) -> Probe:
+    """How it is asked whether it is ready; `touched` is its file's look before the start.
+
+    `linger` (seconds): how long a connection must last, where something that accepts for it may stand before it.
+    """
     if isinstance(when, specs.TcpReady):
-        return lambda left: _connect(when, left)
+        return lambda left: _connect(when, left, linger)
     if isinstance(when, specs.CommandReady):
-        return lambda left: _run(when, spec, late, left)
+        return lambda left: run(when, left)
     if isinstance(when, specs.FileReady):
         return lambda left: _look(when, touched)
     if isinstance(when, specs.LoginReady):
@@ -86,31 +93,21 @@ def log_in(when: specs.LoginReady, late: Mapping[str, str], seconds: float) -> N
     broker.connect(login, patience=seconds).close()
 
 
-def _connect(when: specs.TcpReady, left: float) -> str | None:
+def _connect(when: specs.TcpReady, left: float, linger: float) -> str | None:
     try:
-        socket.create_connection((when.port.address, when.port.number), timeout=left).close()
+        with socket.create_connection((when.port.address, when.port.number), timeout=left) as connection:
+            if linger:
+                connection.settimeout(linger)
+                with suppress(TimeoutError):
+                    if not connection.recv(1):
+                        return f"a connection to {when.port} is closed at once"
     except OSError as error:
         return f"nothing accepts a connection to {when.port} ({reason(error)})"
     return None
 
 
-def _run(when: specs.CommandReady, spec: specs.Service, late: Mapping[str, str], left: float) -> str | None:
-    account = accounts.account(spec.user)
-    try:
-        commands.run(
-            [word.render(late.__getitem__) for word in when.command],
-            environment={name: value.render(late.__getitem__) for name, value in spec.environment},
-            directory=spec.directory,
-            user=spec.user if account.uid != os.geteuid() else None,
-            timeout=min(left, _COMMAND_SECONDS),
-        )
-    except CommandFailed as error:
-        return f"`{shlex.join(word.encode() for word in when.command)}` {error.reason}"
-    return None
-
-
 def _look(when: specs.FileReady, touched: str) -> str | None:
-    look = record.look_of(when.path)
+    look = watches.look_of(when.path)
     if not look:
         return f"{when.path} is not there"
     return None if look != touched else f"{when.path} has not been written since the start"

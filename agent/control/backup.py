@@ -1,0 +1,138 @@
+"""The control plane in one file, for the day its machine is lost: store, signing keys, the broker's certificate.
+
+- With the keys and the certificate nodes go on trusting who comes after; with the store it knows what they hold.
+- The file holds what the mesh is ruled by: it is written 0600, and belongs where nobody else reads it.
+- Restoring is for a machine on which no control plane has ever run. Everything is checked before anything is written,
+  and the store, by which a control plane is known to be here, is written last.
+- The founder's own node begins anew there: it is another machine. What nodes have yet to report is sent again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import ssl
+import tarfile
+from contextlib import closing
+from pathlib import Path, PurePosixPath
+
+from agent.control.store import Store, open_store
+from agent.envelope import SEED_BYTES
+from agent.errors import AgentError, Refused
+from agent.fields import Fields, canonical, parse_json
+from agent.host import directories, files
+
+_VERSION = 1
+_ABOUT, _STORE = "backup.json", "store.db"
+_KEY = re.compile(r"keys/([1-9][0-9]{0,8})\.seed")
+_CERTIFICATE = re.compile(r"secrets/[a-z_][a-z0-9_-]{0,31}/[a-z0-9][a-z0-9-]{0,62}\.(crt|key)")
+_LARGEST = 4 * 1024**3
+
+
+def write_backup(state: Path, store: Store, path: Path, *, node: str, fingerprint: str, now: float) -> None:
+    """Write everything to `path`; `node` is the founder's own, `fingerprint` the broker's certificate's.
+
+    Refused when the certificate or a key isn't there. The service may run meanwhile.
+    """
+    parts = {_ABOUT: canonical({"version": _VERSION, "node": node, "made_at": int(now)}).encode("utf-8")}
+    parts |= _certificate(state, fingerprint)
+    copy = state / "control" / "store.copy"
+    files.remove(copy)
+    try:
+        store.copy_to(copy)
+        parts[_STORE] = files.read(copy) or b""
+    finally:
+        files.remove(copy)
+    for signer in store.signers.all():
+        if not signer.retired:
+            name = f"keys/{signer.number}.seed"
+            seed = files.read(state / "control" / name)
+            if seed is None:
+                raise Refused(f"The signing key {state / 'control' / name} is lost, so a backup would be of no use.")
+            parts[name] = seed
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, data in parts.items():
+            about = tarfile.TarInfo(name)
+            about.size, about.mode, about.mtime = len(data), 0o600, int(now)
+            archive.addfile(about, io.BytesIO(data))
+    files.write(path.absolute(), packed.getvalue(), mode=0o600, uid=os.geteuid(), gid=os.getegid())
+
+
+def restore_backup(state: Path, path: Path) -> str:
+    """Put everything in its place in a state folder; the name that the founder's own node had.
+
+    Refused, with nothing written, when a control plane has been here or the file is none of ours.
+    """
+    target = state / "control" / _STORE
+    if target.exists():
+        raise Refused(f"A control plane has run here already ({target} is there); restore where none has.")
+    parts = _read(path)
+    node = _node(parts, path)
+    uid, gid = os.geteuid(), os.getegid()
+    directories.make(state, mode=0o711, uid=uid, gid=gid)
+    for name, data in parts.items():
+        if name in (_ABOUT, _STORE):
+            continue
+        place = state / name if name.startswith("secrets/") else state / "control" / name
+        for folder in reversed([one for one in place.parents if state in one.parents]):
+            mode = 0o711 if folder == state / "secrets" else 0o700
+            directories.make(folder, mode=mode, uid=uid, gid=gid)
+        files.write(place, data, mode=0o600, uid=uid, gid=gid)
+    files.write(target, parts[_STORE], mode=0o600, uid=uid, gid=gid)
+    try:
+        with closing(open_store(state)) as store, store.transaction():
+            store.nodes.begin_anew(node)
+            store.declarations.send_unreported()
+            store.settings.set_served(False)
+    except AgentError:
+        files.remove(target)
+        raise
+    return node
+
+
+def _certificate(state: Path, fingerprint: str) -> dict[str, bytes]:
+    """The certificate that has this fingerprint, and its key, by their places in the state folder."""
+    for path in sorted((state / "secrets").glob("*/*.crt")):
+        try:
+            der = ssl.PEM_cert_to_DER_cert(path.read_text("ascii"))
+        except ValueError:
+            continue
+        key = path.with_suffix(".key")
+        if hashlib.sha256(der).hexdigest() == fingerprint and key.exists():
+            return {str(one.relative_to(state)): one.read_bytes() for one in (path, key)}
+    raise Refused(
+        f"No certificate below {state / 'secrets'} is the one that nodes know the broker by ({fingerprint}), so a "
+        "backup would be of no use."
+    )
+
+
+def _read(path: Path) -> dict[str, bytes]:
+    parts: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path, mode="r:gz") as archive:
+            for about in archive:
+                name = str(PurePosixPath(about.name))
+                known = name in (_ABOUT, _STORE) or _KEY.fullmatch(name) or _CERTIFICATE.fullmatch(name)
+                content = archive.extractfile(about) if known and about.isreg() and about.size <= _LARGEST else None
+                if content is None or name in parts:
+                    raise Refused(f"{path} is no backup of a control plane: {about.name!r} has no place in one.")
+                parts[name] = content.read()
+    except FileNotFoundError as error:
+        raise Refused(f"{path} is not there; name the file that `agent control backup` wrote.") from error
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise Refused(f"{path} is no backup of a control plane, or was cut short ({error}).") from error
+    return parts
+
+
+def _node(parts: dict[str, bytes], path: Path) -> str:
+    """The founder's node's name, when nothing is missing."""
+    keys = [data for name, data in parts.items() if _KEY.fullmatch(name)]
+    if not {_ABOUT, _STORE} <= parts.keys() or not keys or any(len(key) != SEED_BYTES for key in keys):
+        raise Refused(f"{path} is not whole: a backup holds a store and signing keys.")
+    fields = Fields(parse_json(parts[_ABOUT]), str(path))
+    if fields.integer("version") > _VERSION:
+        raise Refused(f"{path} was written by a newer program; restore it with that one.")
+    return fields.text("node")

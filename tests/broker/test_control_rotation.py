@@ -1,0 +1,163 @@
+"""Signing keys that follow each other: each node is signed for with the newest one it has confirmed."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from agent.control.signing import read_keyring
+from agent.envelope import SigningKey, verifies
+from agent.errors import Refused
+from tests.broker.nodes import SOON, mesh_of
+from tests.broker.plane import serving
+from tests.broker.rabbit import wait_until
+
+
+@pytest.fixture
+def plane(rabbit, ground):
+    with serving(rabbit, ground) as plane:
+        yield plane
+
+
+def publics(plane):
+    with plane.control() as control:
+        rows = control.keys()
+    return [row.public_key for row in rows]
+
+
+def rotate(plane):
+    with plane.control() as control:
+        return control.rotate_key()
+
+
+def retire(plane, number, **options):
+    with plane.control() as control:
+        control.retire_key(number, **options)
+
+
+def signed_by(declaration, keys):
+    """The number of the key that a declaration is signed with, and the numbers of those it says to trust."""
+    numbers = {key: at for at, key in enumerate(keys, 1)}
+    by = [at for key, at in numbers.items() if verifies(key, declaration.data, declaration.signature)]
+    told = [numbers[base64.b64decode(key)] for key in declaration.says["trust"]["signers"]]
+    return by, told
+
+
+def test_each_node_hears_of_the_next_key_from_one_it_knows(plane):
+    with plane.join("a") as a, plane.join("b") as b:
+        plane.declare("a", "/etc/x")
+        assert "trust" not in a.declaration().says
+        a.report(1, applied=["file:/etc/x"])
+        b.report(0)
+        plane.wait_for("b", lambda detail: detail.row.applied == 0)
+        plane.wait_for("a", lambda detail: detail.row.applied == 1)
+        assert rotate(plane) == 2
+        keys = publics(plane)
+        told = a.declaration()
+        assert (told.serial, signed_by(told, keys)) == (2, ([1], [1, 2]))
+        assert [item["name"] for item in told.says["resources"]] == ["/etc/x"]
+        assert signed_by(b.declaration(), keys) == ([1], [1, 2])
+        a.report(2, applied=["file:/etc/x"])
+        plane.wait_for("a", lambda detail: detail.row.applied == 2)
+        for name, node, key in (("a", a, 2), ("b", b, 1)):
+            plane.declare(name, "/etc/y")
+            assert signed_by(node.declaration(), keys) == ([key], [1, 2])
+        # b was away for another rotation too.
+        assert rotate(plane) == 3
+        keys = publics(plane)
+        assert signed_by(b.declaration(), keys) == ([1], [1, 2, 3])
+        assert signed_by(a.declaration(), keys) == ([2], [1, 2, 3])
+
+
+def test_a_key_that_is_needed_is_not_retired(plane):
+    with plane.join("a") as a, plane.join("b") as b:
+        for node in (a, b):
+            node.report(0)
+            plane.wait_for(node.name, lambda detail: detail.row.applied == 0)
+        plane.token("c")
+        rotate(plane)
+        a.declaration()
+        a.report(1)
+        plane.wait_for("a", lambda detail: detail.row.applied == 1)
+        with pytest.raises(Refused, match="needed by b, the token for c"):
+            retire(plane, 1)
+        with pytest.raises(Refused, match="newest"):
+            retire(plane, 2)
+        with pytest.raises(Refused, match="no key 7"):
+            retire(plane, 7)
+        b.declaration()
+        b.report(1)
+        plane.wait_for("b", lambda detail: detail.row.applied == 1)
+        with pytest.raises(Refused, match="needed by the token for"):
+            retire(plane, 1)
+        retire(plane, 1, force=True)
+        keys = publics(plane)
+        assert signed_by(a.declaration(), keys) == ([2], [2])
+        assert signed_by(b.declaration(), keys) == ([2], [2])
+        with pytest.raises(Refused, match="no key 1"):
+            retire(plane, 1)
+        with plane.control() as control:
+            assert "c" not in [token.node for token in control.tokens()]
+    assert [path.name for path in (plane.state / "control" / "keys").iterdir()] == ["2.seed"]
+    with plane.newcomer("d") as newcomer:
+        assert newcomer.token.signer == keys[1]
+
+
+def test_a_node_that_lost_what_it_was_told_is_signed_for_as_it_joined(plane):
+    with plane.join("a") as a:
+        a.report(0)
+        plane.wait_for("a", lambda detail: detail.row.applied == 0)
+        rotate(plane)
+        a.declaration()
+        a.report(1)
+        plane.wait_for("a", lambda detail: detail.row.applied == 1)
+        plane.declare("a", "/etc/x")
+        keys = publics(plane)
+        assert signed_by(a.declaration(), keys) == ([2], [1, 2])
+        a.report(0)
+        again = a.declaration()
+        assert (again.serial, signed_by(again, keys)) == (3, ([1], [1, 2]))
+
+
+def test_a_rotation_is_whole_or_not_at_all(plane):
+    with plane.join("a") as a:
+        a.report(0)
+        plane.wait_for("a", lambda detail: detail.row.applied == 0)
+        (plane.state / "control" / "keys" / "1.seed").rename(plane.state / "kept")
+        with pytest.raises(Refused, match=r"1\.seed is lost"):
+            rotate(plane)
+        (plane.state / "kept").rename(plane.state / "control" / "keys" / "1.seed")
+        store = plane.control()._store
+        assert len(store.signers.all()) == 1
+        assert isinstance(read_keyring(plane.state, store).newest, SigningKey)
+        assert a.has_nothing()
+
+
+def test_nodes_follow_a_rotation_and_a_retirement(rabbit, ground):
+    with mesh_of(rabbit, ground) as mesh:
+        founder = mesh.founder
+        machine, _ = mesh.joined("a")
+        founder.wait_for_applied("a", founder.declare_list("a", machine.a_file("one")))
+        late, late_agent = mesh.joined("late")
+        assert late_agent.end() == 0
+        assert founder.ask("key", "rotate").returncode == 0
+        founder.wait_for_applied("a", 2)
+        refused = founder.ask("key", "retire", "1")
+        assert refused.returncode == 1
+        assert "needed by late" in refused.stderr
+        late.linked()
+        founder.wait_for_applied("late", 1)
+        done = founder.ask("key", "retire", "1")
+        assert done.returncode == 0, done.stderr
+        founder.wait_for_applied("a", 3)
+        founder.wait_for_applied("late", 2)
+        founder.wait_for_applied("a", founder.declare_list("a", machine.a_file("two")))
+        wait_until(lambda: [path.name for path in machine.targets.iterdir()] == ["two"], SOON)
+        assert "retired" in founder.ask("key", "list").stdout
+        # Its ledger is gone, and what it was told of the keys is not.
+        for path in late.state.glob("ledger.db*"):
+            late._agents[-1].kill()
+            path.unlink()
+        late.linked()
+        founder.wait_for_applied("late", founder.declare_list("late", late.a_file("one")))
