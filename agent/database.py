@@ -129,9 +129,9 @@ def open_database(
 
 
 def _create(path: Path) -> None:
-    # SQLite would make it with the umask's mode; its -wal and -shm files take the mode of this one. One that is there is
-    # not opened here: closing it again would drop the locks of this process's other connections (fcntl(2)), and the next
-    # process to look would take the write-ahead log away from under them.
+    # SQLite would make it with the umask's mode; its -wal and -shm files take the mode of this one. One that is there
+    # is not opened here: closing it again would drop the locks of this process's other connections (fcntl(2)), and the
+    # next process to look would take the write-ahead log away from under them.
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:

@@ -132,9 +132,9 @@ class BrokerAccounts:
                 "x-dead-letter-exchange": _DEAD,
             },
         )
-        # Only what came back too often is parked; what expired (an alive that nobody heard) is dead too, and is nothing.
+        # What came back too often is parked. What expired (an alive that nobody heard) is dead too, and is nothing.
         self._put(f"exchanges/{_VHOST}/{_DEAD}", {"type": "headers", "durable": True})
-        undeliverable = {"x-match": "all-with-x", "x-first-death-reason": "delivery_limit"}
+        undeliverable: JsonValue = {"x-match": "all-with-x", "x-first-death-reason": "delivery_limit"}
         self._call(
             "POST",
             f"bindings/{_VHOST}/e/{_DEAD}/q/{PARKED_QUEUE}",
