@@ -78,10 +78,10 @@ def swap(state: Path, store: Store, settings: Settings) -> None:
     if store.settings.pins != (current.pin, following.pin):
         raise Refused("Nodes were not told of the next certificate yet; run `agent control cert renew`.")
     for source, target in ((following.key, current.key), (following.certificate, current.certificate)):
-        was = target.stat()
-        content = files.read(source, uid=was.st_uid)
+        owner, mode = target.parent.stat(), target.stat().st_mode & 0o777
+        content = files.read(source, uid=owner.st_uid)
         assert content is not None
-        files.write(target, content, mode=was.st_mode & 0o777, uid=was.st_uid, gid=was.st_gid)
+        files.write(target, content, mode=mode, uid=owner.st_uid, gid=owner.st_gid)
     _remove(following)
 
 
@@ -121,7 +121,7 @@ def _next_pair(state: Path, current: Pair, *, make: bool = True) -> Pair:
 def _remove(pair: Pair) -> None:
     for path in (pair.key, pair.certificate):
         if path.exists():
-            files.remove(path, uid=path.stat().st_uid)
+            files.remove(path, uid=path.parent.stat().st_uid)
 
 
 def _hosts(certificate: Path) -> tuple[str, ...]:

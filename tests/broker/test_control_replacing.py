@@ -38,7 +38,7 @@ def accounts_of(plane, name):
 def rows_about(plane, name):
     with closing(sqlite3.connect(f"file:{plane.state / 'control' / 'store.db'}?mode=ro", uri=True)) as store:
         tables = [table for (table,) in store.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        return [table for table in tables for row in store.execute(f"SELECT * FROM {table}") if name in row]  # noqa: S608
+        return [table for table in tables for row in store.execute(f"SELECT * FROM {table}") if name in row]
 
 
 # Replacing

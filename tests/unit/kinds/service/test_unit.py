@@ -134,5 +134,3 @@ def test_a_program_that_systemd_can_not_run_is_refused(ground: Path) -> None:
     way = AsUnit(lambda when, late, seconds: None, 0.1)
     with pytest.raises(Refused, match="takes no program whose path holds quotes"):
         way.check(spec(command=[str(program)]), Machine(STATE, b"", lambda name: iter(())), ())
-
-
