@@ -176,7 +176,8 @@ class Intake:
     def _deal_all(self, batch: Sequence[Delivery]) -> list[_Done | _Park]:
         spoken: set[str] = set()
         ends = [self._deal(delivery, spoken) for delivery in batch]
-        for node in spoken:
+        # Who was let in and has no answer yet can't have spoken: that was whoever had the name's account before.
+        for node in spoken - {one.token.node for one in self._admitted}:
             if self._store.tokens.end_spent(node):
                 _log.info("%s is there.", node)
         return ends
@@ -299,8 +300,8 @@ class Intake:
 
     def _answer(self, admitted: _Admitted) -> None:
         token, account = admitted.token, wire.node_queue(admitted.token.node)
-        if not self._store.tokens.counts(token.id):
-            # It was ended after it had been spent: by another token, by a person, by the node's own word.
+        if not self._store.tokens.is_kept(token.id):
+            # It was dropped after it had been spent: by another token, or by a person.
             self._reply(admitted.delivery.message, wire.EnrolReply(accepted=False, refusal=REFUSAL))
             self._session.ack(admitted.delivery.tag)
             return

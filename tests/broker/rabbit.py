@@ -144,7 +144,8 @@ class Rabbit:
 
     def clear(self) -> None:
         """Leave nothing but the account `control`; started anew if a test ended it."""
-        if self._process is None:
+        if self._process is None or self._process.poll() is not None:
+            self.kill()
             shutil.rmtree(Path(self._params["data"]) / "mnesia")
             self.start()
         accounts = self.accounts()

@@ -272,6 +272,22 @@ def test_a_mistake_of_ours_costs_one_message(rabbit, ground, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_the_old_login_s_word_does_not_end_a_token_that_is_not_answered_yet(shaky, accounts):
+    with shaky.join("a") as old:
+        old.report(0, carried=[80])
+        shaky.wait_for("a", lambda detail: detail.carried)
+        with shaky.newcomer("a", old.key) as newcomer:
+            accounts.before.extend([Unavailable("it is away")] * 3)
+            newcomer.ask()
+            shaky.wait_for("a", lambda detail: detail.public_key == old.key.public)
+            wait_until(lambda: len(accounts.before) < 3, 20)
+            old.report(0, carried=[81])
+            shaky.wait_for("a", lambda detail: detail.carried == (81,))
+            reply = newcomer.answer(60)
+        with newcomer.node(reply) as node:
+            assert node.has_nothing()
+
+
 # Tokens and accounts
 
 

@@ -11,6 +11,9 @@ import pytest
 from tests.lab.conftest import MakeMachine
 from tests.lab.machines import LONG, STATE, UNITS, Lab, Machine
 
+# The first test waits for the machines' image.
+pytestmark = pytest.mark.timeout(900)
+
 AGENT = "mesh-agent.service"
 LINK = Path("/usr/local/bin/agent")
 SERVICES = ("broker.service", "control.service")
@@ -159,7 +162,8 @@ def test_a_reboot_brings_everything_back_by_itself(founder: Machine) -> None:
     running(founder)
     assert founder.main("sleeper.service")
     assert founder.status()["serial"] == serial
-    assert set(founder.states().values()) == {"as declared"}
+    # The link may be up while the last resource is still being waited for.
+    founder.wait(lambda: set(founder.states().values()) == {"as declared"})
     told = json.loads(founder.ask("/root/agent", "control", "node", "list", "-o", "json"))
     assert [node["state"] for node in told["nodes"] if node["name"] == "a"] == ["here"]
     founder.ask("/root/agent", "control", "declare", "a", "-", "--retire", stdin="[]")

@@ -10,6 +10,9 @@ import pytest
 
 from tests.lab.machines import STATE, UNITS, Lab, Machine
 
+# The first test waits for the machines' image.
+pytestmark = pytest.mark.timeout(900)
+
 SLEEP = "exec sleep 100000"
 WEB = UNITS / "web.service"
 
@@ -36,10 +39,14 @@ def machine(shared: Machine) -> Iterator[Machine]:
 
 def bundle(script: str = SLEEP, before: str = "", **fields: object) -> str:
     """The text of a bundle with the service `web`, an sh script; `before` are resources before it."""
+    return f'name = "test"\n{before}\n{resource(script, **fields)}'
+
+
+def resource(script: str = SLEEP, **fields: object) -> str:
+    """The text of a service's declaration; it is ready at once unless `fields` say otherwise."""
     values: dict[str, object] = {"kind": "service", "name": "web", "command": ["/bin/sh", "-c", script]}
     values |= {"stop_timeout": 5, "ready": {"command": ["/bin/true"]}, **fields}
-    lines = [f"{key} = {toml(value)}" for key, value in values.items() if value is not None]
-    return "\n".join(['name = "test"', before, "[[resource]]", *lines, ""])
+    return "\n".join(["[[resource]]", *(f"{key} = {toml(value)}" for key, value in values.items() if value), ""])
 
 
 def toml(value: object) -> str:
@@ -151,37 +158,42 @@ def test_secrets_reach_it_by_a_file_of_root_s_alone(machine: Machine) -> None:
 
 
 def test_what_can_not_be_raised_is_told_and_ended(machine: Machine) -> None:
-    machine.raise_('name = "test"\n[[resource]]\nkind = "directory"\nname = "/srv"\n')
-    journal = "The last line of the journal of web.service"
-    for text, why in (
-        (
-            bundle("seq 1000; echo 'the reason' >&2; echo; exit 3", ready=None),
-            f"The service web ended at once. {journal}: the reason",
+    last = "The last line of the journal of"
+    never = {"file": "/run/never", "timeout": 1}
+    cases: dict[str, tuple[dict[str, object], str]] = {
+        "ends": (
+            {"script": "seq 1000; echo 'the reason' >&2; echo; exit 3", "ready": None},
+            f"The service ends ended at once. {last} ends.service: the reason",
         ),
-        (
-            bundle("echo the reason; exit 3", ready={"file": "/run/never"}),
-            f"The service web ended before it was ready. {journal}: the reason",
+        "early": (
+            {"script": "echo the reason; exit 3", "ready": never},
+            f"The service early ended before it was ready. {last} early.service: the reason",
         ),
-        (
-            bundle(f"echo so far; {SLEEP}", ready={"file": "/run/never", "timeout": 1}),
-            f"web was not ready within 1 seconds and was stopped: /run/never is not there. {journal}: so far",
+        "late": (
+            {"script": f"echo so far; {SLEEP}", "ready": never},
+            f"late was not ready within 1 seconds and was stopped: /run/never is not there. {last} late.service: so far",
         ),
-        (
-            bundle("exit 0", ready=None),
-            "The service web ended at once. It wrote nothing to the journal of web.service.",
+        "silent": (
+            {"script": "exit 0", "ready": None},
+            "The service silent ended at once. It wrote nothing to the journal of silent.service.",
         ),
-        (
-            bundle(command=["/etc/hostname"]),
-            "The service web can't be started: there is no program /etc/hostname; install it.",
+        "program": (
+            {"command": ["/etc/hostname"]},
+            "The service program can't be started: there is no program /etc/hostname; install it.",
         ),
-        (
-            bundle(directory="/no/such"),
-            "The service web can't start as root in /no/such: Failed at step CHDIR spawning /bin/sh: No such file or",
+        "folder": (
+            {"directory": "/no/such"},
+            "The service folder can't start as root in /no/such: Failed at step CHDIR spawning /bin/sh: No such file or",
         ),
-    ):
-        done = machine.up(text)
-        assert (done.returncode, why in done.stdout) == (2, True), done.stdout + done.stderr
-        assert machine.unit("web", "ActiveState") == ["inactive"]
+    }
+    declared = [resource(name=name, **fields) for name, (fields, _) in cases.items()]
+    # What is missing then is found out before anything is touched, as long as nothing was ever raised.
+    machine.raise_(bundle())
+    done = machine.up("\n".join(['name = "test"', *declared]))
+    assert done.returncode == 2, done.stdout + done.stderr
+    for name, (_, why) in cases.items():
+        assert why in done.stdout, done.stdout
+        assert machine.unit(name, "ActiveState") == ["inactive"]
 
 
 def test_a_port_held_by_another_program_is_told_with_it(machine: Machine) -> None:

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from agent.host import unitfile
 from tests.lab.machines import UNITS, Lab, Machine
 
+# The first test waits for the machines' image.
+pytestmark = pytest.mark.timeout(900)
+
 PLACE = Path("/srv/odd")
 _SHOW = """\
 import json, os, sys

@@ -37,9 +37,9 @@ class Tokens:
             (now, spending.public_key, spending.password, spending.request, spending.replaces, token),
         )
 
-    def counts(self, token: int) -> bool:
-        """Whether this token still counts: it is neither ended nor dropped."""
-        return self._database.row("SELECT 1 FROM token WHERE id = ? AND ended = 0", (token,)) is not None
+    def is_kept(self, token: int) -> bool:
+        """Whether this token was not dropped."""
+        return self._database.row("SELECT 1 FROM token WHERE id = ?", (token,)) is not None
 
     def forget_all(self, node: str) -> int:
         """Drop every token of a node; how many there were."""

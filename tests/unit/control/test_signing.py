@@ -6,9 +6,12 @@ from contextlib import closing
 
 import pytest
 
-from agent.control.signing import ensure_key, read_keyring
+from agent.control.registry import Node
+from agent.control.signing import Keyring, destroy_key, ensure_key, make_key, read_keyring
 from agent.control.store import open_store
+from agent.envelope import SigningKey
 from agent.errors import Fatal, Refused
+from agent.resources import Trust
 
 NOW = 1_000_000.0
 
@@ -68,3 +71,28 @@ def test_a_lost_key_is_not_replaced(state, store, content):
 def test_before_the_first_start_there_is_no_key(state, store):
     with pytest.raises(Refused, match="no signing key yet"):
         read_keyring(state, store)
+
+
+def test_a_node_is_signed_for_with_the_newest_key_that_it_confirmed():
+    old, new = SigningKey(b"1" * 32), SigningKey(b"2" * 32)
+    keys = Keyring((old, new), rotated=True)
+    for confirmed, key in [(old.public, old), (new.public, new), (b"a retired one", new), (b"", new)]:
+        assert keys.key_for(Node("a", b"k" * 32, enrolled=NOW, confirmed=confirmed)) is key
+
+
+def test_nodes_are_told_only_what_their_tokens_did_not_say():
+    key = SigningKey(b"1" * 32)
+    assert Keyring((key,)).trust is None
+    assert Keyring((key,), rotated=True).trust == Trust((key.public,), ())
+    assert Keyring((key,), pins=("ab",)).trust == Trust((), ("ab",))
+
+
+def test_a_retired_key_is_destroyed_and_its_number_not_used_again(state, store):
+    ensure_key(state, store, random, NOW)
+    assert make_key(state, store, lambda count: b"n" * count, NOW).number == 2
+    store.signers.retire(1)
+    destroy_key(state, 1)
+    (key,) = read_keyring(state, store).keys
+    assert key.seed == b"n" * 32
+    assert make_key(state, store, lambda count: b"m" * count, NOW).number == 3
+    assert [path.name for path in sorted((state / "control" / "keys").iterdir())] == ["2.seed", "3.seed"]
