@@ -132,14 +132,13 @@ class BrokerAccounts:
                 "x-dead-letter-exchange": _DEAD,
             },
         )
-        # What came back too often is parked. What expired (an alive that nobody heard) is dead too, and is nothing.
+        # What came back too often, or was given up, is parked. What expired (an alive that nobody heard) is dead too, and
+        # is nothing.
         self._put(f"exchanges/{_VHOST}/{_DEAD}", {"type": "headers", "durable": True})
-        undeliverable: JsonValue = {"x-match": "all-with-x", "x-first-death-reason": "delivery_limit"}
-        self._call(
-            "POST",
-            f"bindings/{_VHOST}/e/{_DEAD}/q/{PARKED_QUEUE}",
-            {"routing_key": "", "arguments": undeliverable},
-        )
+        for reason in ("delivery_limit", "rejected"):
+            dead: JsonValue = {"x-match": "all-with-x", "x-first-death-reason": reason}
+            binding: dict[str, JsonValue] = {"routing_key": "", "arguments": dead}
+            self._call("POST", f"bindings/{_VHOST}/e/{_DEAD}/q/{PARKED_QUEUE}", binding)
         for key in (ENROL, REPORT, ALIVE):
             self._call("POST", f"bindings/{_VHOST}/e/{EXCHANGE}/q/{CONTROL_QUEUE}", {"routing_key": key})
 
