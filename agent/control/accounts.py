@@ -132,8 +132,8 @@ class BrokerAccounts:
                 "x-dead-letter-exchange": _DEAD,
             },
         )
-        # What came back too often, or was given up, is parked. What expired (an alive that nobody heard) is dead too, and
-        # is nothing.
+        # What came back too often, or was given up, is parked. What expired (an alive that nobody heard) is dead as
+        # well, and is nothing.
         self._put(f"exchanges/{_VHOST}/{_DEAD}", {"type": "headers", "durable": True})
         for reason in ("delivery_limit", "rejected"):
             dead: JsonValue = {"x-match": "all-with-x", "x-first-death-reason": reason}
