@@ -19,7 +19,7 @@ POLICY = """hello:
   Candidate: 2.10-3
   Version table:
      2.10-3 500
-        500 http://deb.debian.org/debian bookworm/main amd64 Packages
+        500 http://deb.example.org/debian bookworm/main amd64 Packages
 """
 
 
@@ -78,7 +78,7 @@ def test_what_apt_would_install(text: str, candidate: str | None) -> None:
 @pytest.mark.parametrize(
     ("text", "outdated"),
     [
-        ("E: Failed to fetch http://deb.debian.org/x.deb  404  Not Found [IP: ::1 80]", True),
+        ("E: Failed to fetch http://deb.example.org/x.deb  404  Not Found [IP: ::1 80]", True),
         ("E: Unable to fetch some archives, maybe run apt-get update or try with --fix-missing?", True),
         ("E: Failed to fetch x.deb  Hash Sum mismatch", True),
         ("E: Sub-process /usr/bin/dpkg returned an error code (1)", False),
@@ -144,7 +144,7 @@ def test_a_package_that_nobody_knows_is_a_failure_in_words() -> None:
 
 
 def test_outdated_lists_are_fetched_once() -> None:
-    gone = (100, "E: Failed to fetch http://deb.debian.org/hello.deb  404  Not Found\n")
+    gone = (100, "E: Failed to fetch http://deb.example.org/hello.deb  404  Not Found\n")
     run = Answers({"apt-cache": [(0, POLICY)], "apt-get update": [(0, "")], "apt-get install": [gone]})
     with pytest.raises(CommandFailed, match="404"):
         Apt(run).install("hello")
