@@ -171,7 +171,7 @@ def test_what_can_not_be_raised_is_told_and_ended(machine: Machine) -> None:
         ),
         "late": (
             {"script": f"echo so far; {SLEEP}", "ready": never},
-            f"late was not ready within 1 seconds and was stopped: /run/never is not there. {last} late.service: so far",
+            f"was not ready within 1 seconds and was stopped: /run/never is not there. {last} late.service: so far",
         ),
         "silent": (
             {"script": "exit 0", "ready": None},
@@ -183,7 +183,7 @@ def test_what_can_not_be_raised_is_told_and_ended(machine: Machine) -> None:
         ),
         "folder": (
             {"directory": "/no/such"},
-            "The service folder can't start as root in /no/such: Failed at step CHDIR spawning /bin/sh: No such file or",
+            "The service folder can't start as root in /no/such: Failed at step CHDIR spawning /bin/sh: No such file",
         ),
     }
     declared = [resource(name=name, **fields) for name, (fields, _) in cases.items()]
