@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -35,6 +36,8 @@ BUNDLE = Path(__file__).parents[2] / "agent" / "bundles" / "native" / "bundle.to
 # In the environment of everything that the broker starts, epmd included.
 MARK = "MESH_TEST_BROKER"
 CONTROL_PASSWORD = "password-of-control"
+# Nobody gets the same ports twice, though nobody may have opened its own yet.
+_given: set[int] = set()
 
 
 class Rabbit:
@@ -265,13 +268,25 @@ class Rabbit:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct loopback ports that nobody has now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Ports that nobody has, and that the kernel gives to nobody who doesn't ask for them by number."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(lowest // 2, lowest)
+        if port not in _given and not _is_open(port):
+            _given.add(port)
+            found.append(port)
+    return found
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
 
 
 def wait_until(holds: Callable[[], bool], seconds: float, told: Callable[[], str] = lambda: "") -> None:

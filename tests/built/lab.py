@@ -9,25 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.broker.rabbit import wait_until
+from tests.broker.rabbit import free_ports, wait_until
 
 __all__ = ["Agent", "Machine", "free_ports", "is_alive", "look_of", "wait_until"]
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # How long to wait for what takes a second on an idle machine, and for a broker's start.
 SHORT, LONG = 30.0, 120.0
-# No two machines get the same ports, though none has opened its own yet.
-_given: set[int] = set()
 
 
 class Agent:
@@ -218,18 +214,6 @@ class Machine:
         shutil.rmtree(self.folder)
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, and that the kernel gives to nobody who doesn't ask for them by number."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(lowest // 2, lowest)
-        if port not in _given and not _is_open(port):
-            _given.add(port)
-            found.append(port)
-    return found
-
-
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and that nobody has asked about yet doesn't."""
     try:
@@ -256,16 +240,6 @@ def _look(path: Path) -> tuple[Any, ...]:
     content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() and not path.is_symlink() else ""
     written = 0 if path.is_dir() else status.st_mtime_ns
     return (oct(status.st_mode), status.st_uid, status.st_gid, written, content)
-
-
-def _is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return True
-    return False
 
 
 def _remove_group(group: Path) -> bool:

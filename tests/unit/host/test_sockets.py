@@ -10,6 +10,7 @@ import pytest
 from agent.host import sockets
 from agent.host.endpoints import Endpoint, Protocol
 from agent.host.sockets import Bound
+from tests.broker.rabbit import free_ports
 
 KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
 
@@ -45,8 +46,8 @@ def test_an_open_socket_is_found_with_its_process(protocol: Protocol, address: s
     ("there", "wanted"), list(itertools.product(["127.0.0.1", "127.0.0.2", "0.0.0.0", "::", "::1"], repeat=2))
 )
 def test_what_is_held_is_what_the_kernel_refuses(there: str, wanted: str) -> None:
-    with bound(Protocol.TCP, there) as held:
-        port = held.getsockname()[1]
+    (port,) = free_ports(1)
+    with bound(Protocol.TCP, there, port):
         holders = sockets.holders([Endpoint(Protocol.TCP, ip_address(wanted), port)])
         try:
             bound(Protocol.TCP, wanted, port).close()
