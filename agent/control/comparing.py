@@ -8,28 +8,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from agent.fields import JsonValue
-
-
-class Change(Enum):
-    """What becomes of a resource."""
-
-    CREATE = "create"
-    CHANGE = "change"
-    KEEP = "keep"
-    REMOVE = "remove"
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One resource's part; `difference` is a unified diff of a file's content, or empty."""
-
-    id: str
-    change: Change
-    reason: str
-    difference: str = ""
+from agent.reconcile.change import Change, Line
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from enum import Enum
 
 from agent.host import sockets
 from agent.kinds import KINDS
@@ -15,27 +14,8 @@ from agent.node.identity import Identity
 from agent.node.ledger import open_ledger
 from agent.node.life import Asked, plans_for
 from agent.node.substrate import port_warnings
-from agent.reconcile import Entry, Nothing, Recorded, Surveyor
+from agent.reconcile import Change, Entry, Line, Nothing, Recorded, Surveyor
 from agent.resources import Origin, Resource
-
-
-class Change(Enum):
-    """What becomes of a resource."""
-
-    CREATE = "create"
-    CHANGE = "change"
-    KEEP = "keep"
-    REMOVE = "remove"
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One resource's part of a plan; `difference` is a unified diff or empty, and holds no secret."""
-
-    id: str
-    change: Change
-    reason: str
-    difference: str = ""
 
 
 @dataclass(frozen=True, slots=True)

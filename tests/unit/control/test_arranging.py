@@ -10,7 +10,6 @@ import pytest
 from agent.control.arranging import Arranging
 from agent.control.assigning import Arrangement
 from agent.control.changing import change, settle
-from agent.control.comparing import Change
 from agent.control.declaring import Applied, Declared, RefusedBy, StillWaiting, Waits, items_of, wait_for_report
 from agent.control.modules import read_module
 from agent.control.ports import HostPort, PortRange
@@ -20,6 +19,7 @@ from agent.control.store import open_store
 from agent.envelope import SigningKey
 from agent.errors import Refused
 from agent.fields import Fields
+from agent.reconcile.change import Change
 from agent.resources import Document
 
 NOW = 1_000_000.0

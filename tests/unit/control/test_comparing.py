@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agent.control.comparing import Change, Line, compare
+from agent.control.comparing import compare
+from agent.reconcile.change import Change, Line
 
 FILE = {"kind": "file", "name": "/etc/a", "content": "one\ntwo\n"}
 SERVICE = {"kind": "service", "name": "web", "command": ["/bin/web"], "environment": {"A": "1"}}

@@ -7,8 +7,9 @@ from pathlib import Path
 from agent.bundle import Bundle
 from agent.node import folder
 from agent.node.life import Asked, begin, plans_for
-from agent.node.planning import Change, Line, plan
+from agent.node.planning import plan
 from agent.node.substrate import port_warnings
+from agent.reconcile.change import Change, Line
 from agent.resources import Context, parse_list
 
 
