@@ -32,6 +32,13 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 _BUSY_SECONDS = 10.0
 
 
+class NotMade(Refused):
+    """There is no database at this path, or an empty one: whoever makes it hasn't, or died in the middle."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is not there; nothing has been set up here yet.")
+
+
 class Database:
     """An open database; made by `open_database`."""
 
@@ -106,7 +113,7 @@ def open_database(
     if migrate and not readonly:
         _create(path)
     elif not path.exists():
-        raise Refused(f"{path} is not there; nothing has been set up here yet.")
+        raise NotMade(path)
     with _in_words(path):
         connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     database = Database(connection, path)
@@ -117,6 +124,8 @@ def open_database(
             _configure(connection, readonly=readonly)
         if migrate and not readonly:
             _migrate(database, migrations)
+        elif database.schema_version() == 0:  # whoever was making it has died
+            raise NotMade(path)
         elif database.schema_version() < len(migrations):
             raise Refused(
                 f"{path} has schema {database.schema_version()}, this program has schema {len(migrations)}; "

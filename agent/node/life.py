@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.bundle import Bundle, verify
+from agent.database import NotMade
 from agent.errors import Refused
 from agent.host import sockets
 from agent.kinds import KINDS
@@ -183,9 +184,11 @@ def begin(asked: Asked, plans: Plans) -> Node:
 
 def was_raised(state: Path) -> bool:
     """Whether all that is carried was once raised in this state folder."""
-    if not (state / "ledger.db").exists():
+    try:
+        ledger = open_ledger(state, time.time, write=False)
+    except NotMade:
         return False
-    with closing(open_ledger(state, time.time, write=False)) as ledger:
+    with closing(ledger):
         return ledger.raised_once()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+from agent.database import NotMade
 from agent.host import sockets
 from agent.kinds import KINDS
 from agent.kinds.kind import Machine, Verb
@@ -59,8 +60,10 @@ def _dropped(held: Sequence[Entry], wanted: Sequence[Resource], *, prune: bool) 
 
 @contextmanager
 def _record(asked: Asked) -> Iterator[Recorded]:
-    if not (asked.state / "ledger.db").exists():
+    try:
+        ledger = open_ledger(asked.state, time.time, write=False)
+    except NotMade:
         yield Nothing()
         return
-    with closing(open_ledger(asked.state, time.time, write=False)) as ledger:
+    with closing(ledger):
         yield ledger

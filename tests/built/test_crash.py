@@ -196,7 +196,7 @@ def test_both_machines_lose_power(mesh: Mesh, place: Path) -> None:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file was written to its end. What wasn't is written again; a key without its certificate is half a pair."""
+    """Whether it was written to its end. What wasn't is written again; a key without its certificate is half a pair."""
     if path.suffix == ".key" and not path.with_suffix(".crt").exists():
         return False
     return path.is_file() and path.suffix != ".tmp"

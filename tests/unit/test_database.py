@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.database import Database, Migration, open_database
+from agent.database import Database, Migration, NotMade, open_database
 from agent.errors import Fatal, Refused, Unavailable
 from agent.host import commands
 
@@ -226,3 +226,12 @@ except Fatal as failure:
     finished = commands.run([sys.executable, "-c", program], directory=REPOSITORY)
     assert b"comes without sqlite3; install the rest of it" in finished.stdout
     assert b"apt-get install libpython3-stdlib" in finished.stdout
+
+
+def test_one_that_died_while_it_was_made_is_not_there_yet(ground: Path) -> None:
+    path = ground / "a.db"
+    path.touch()
+    with pytest.raises(NotMade, match="nothing has been set up here yet"):
+        open_database(path, migrations=["CREATE TABLE a (b)"], readonly=True)
+    open_database(path, migrations=["CREATE TABLE a (b)"], migrate=True).close()
+    open_database(path, migrations=["CREATE TABLE a (b)"], readonly=True).close()
