@@ -31,6 +31,9 @@ _USUAL_STATE = Path("/var/lib/mesh-agent")
 # Asking SQLite whether anything changed costs some microseconds: often at first, since most answers come at once.
 _EAGER_SECONDS, _EAGER_POLL, _POLL = 2.0, 0.001, 0.02
 
+# The broker takes messages of 16 MiB (the bundle's max_message_size); base64 makes four bytes of three.
+LARGEST_DECLARATION = 11 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Declared:
@@ -113,6 +116,11 @@ def sign(
         recovery=recovery_copy(node.holdings, store.declarations.ids(node.name), node.holdings_serial),
     )
     data = encode_declaration(declaration)
+    if len(data) > LARGEST_DECLARATION:
+        raise Refused(
+            f"The list for {node.name} has {len(data) >> 20} MiB, and a declaration carries at most "
+            f"{LARGEST_DECLARATION >> 20}: leave big files to a bundle, an image or a package."
+        )
     key = keys.key_for(node)
     wanted = Wanted(node.name, serial, data, key.sign(data), now)
     store.declarations.add(wanted, key.public, ids, offers=keys.newest.public)

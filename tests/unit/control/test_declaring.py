@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from agent.control.declaring import (
+    LARGEST_DECLARATION,
     Applied,
     RefusedBy,
     StillWaiting,
@@ -21,6 +22,7 @@ from agent.control.registry import Node, Refusal
 from agent.control.signing import Keyring
 from agent.control.store import open_store
 from agent.envelope import SigningKey, verifies
+from agent.errors import Refused
 from agent.resources import open_declaration, read_declaration
 
 NOW = 1_000_000.0
@@ -46,6 +48,13 @@ def put(store, *items):
 
 def wanted(store):
     return read_declaration(open_declaration(store.declarations.wanted("web-1").data))
+
+
+def test_what_no_broker_would_take_is_refused_and_not_stored(store):
+    with pytest.raises(Refused, match="has 11 MiB, and a declaration carries at most 11: leave big files"):
+        put(store, {**FILE, "content": "x" * LARGEST_DECLARATION})
+    assert store.declarations.wanted("web-1") is None
+    assert put(store, FILE) == 1
 
 
 def test_what_is_declared_is_signed_stored_and_due(store):
