@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(900)
 
 SLEEP = "exec sleep 100000"
 WEB = UNITS / "web.service"
-# A state folder with the file's code, unpacked, and nothing else: to do that anew each time takes longer than the tests.
+# A state folder with the unpacked code and nothing else: doing that anew takes longer than a test.
 UNPACKED = Path("/root/unpacked")
 
 

@@ -20,12 +20,21 @@ from agent.host import files, processes, systemd, unitfile
 from agent.host.commands import CommandFailed
 from agent.host.failures import in_words
 from agent.host.processes import Process
-from agent.host.sockets import Holder
-from agent.kinds import marks, readiness, watches
+from agent.kinds import readiness, watches
 from agent.kinds.hiding import hiding
 from agent.kinds.kind import Held, Machine, Plan, Verb, Wanted
 from agent.kinds.readiness import Ended, LogIn, NotReady
-from agent.kinds.service import detached, last_words, probing, requirements, running, starting, unit_record, unit_text
+from agent.kinds.service import (
+    detached,
+    last_words,
+    probing,
+    requirements,
+    running,
+    starting,
+    unit_owner,
+    unit_record,
+    unit_text,
+)
 from agent.kinds.service.action import Action
 from agent.kinds.service.record import Identity
 from agent.kinds.service.unit_record import Place, Start
@@ -97,10 +106,10 @@ class AsUnit:
         if not str(machine.state).isprintable():
             raise Refused("A unit can't point into a state folder whose path can't be printed; choose another one.")
         place = _place(spec, machine)
-        _require_ours(place, systemd.show(place.unit))
-        ours = {*running.of_state(machine.state), processes.current()}
+        unit_owner.require_ours(place, systemd.show(place.unit))
+        ours = {one.pid for one in (*running.of_state(machine.state), processes.current())}
         for holder in requirements.holders(spec.ports):
-            if not (_is_units(holder, machine) or requirements.is_held_by(holder, {one.pid for one in ours})):
+            if not (requirements.is_held_by(holder, ours) or unit_owner.is_held_by_one(holder, machine)):
                 raise requirements.port_taken(spec, holder)
 
     def observe(self, wanted: Wanted, machine: Machine) -> Observed:
@@ -108,7 +117,7 @@ class AsUnit:
         spec = _spec(wanted.resource)
         place = _place(spec, machine)
         found = systemd.show(place.unit)
-        content = _require_ours(place, found)
+        content = unit_owner.require_ours(place, found)
         start = _recorded(place, found)
         main = found.main if found.active in _RUNNING else None
         watched = watches.digests(spec.watches)
@@ -139,7 +148,7 @@ class AsUnit:
     def _put(self, wanted: Wanted, machine: Machine, place: Place) -> None:
         """Write what differs, and have systemd read its files again only then."""
         spec, found = _spec(wanted.resource), systemd.show(place.unit)
-        before = _require_ours(place, found)
+        before = unit_owner.require_ours(place, found)
         unit_record.make_folder(place)
         environment = unit_text.environment(spec, wanted.stamp, watches.digests(spec.watches), wanted.late).encode()
         if files.read(place.environment, uid=os.geteuid()) != environment:
@@ -214,8 +223,8 @@ def remove(resource: Resource, machine: Machine) -> str:
     """Stop it and take its unit away; what was left, as a sentence, when it is not ours. Works without systemd too."""
     spec = _spec(resource)
     place = _place(spec, machine)
-    content = _read(place)
-    theirs = "" if content is None else _whose(place, content)
+    content = unit_owner.read(place)
+    theirs = "" if content is None else unit_owner.whose(place, content)
     in_charge = systemd.in_charge()
     if theirs:
         return theirs if in_charge else ""
@@ -258,48 +267,6 @@ def _text(wanted: Wanted, machine: Machine, place: Place) -> str:
 def _recorded(place: Place, found: systemd.Unit) -> Start | None:
     start = unit_record.read(place.record)
     return start if start and start.invocation == found.invocation else None
-
-
-def _require_ours(place: Place, found: systemd.Unit) -> bytes | None:
-    """What is in the unit's file; None when there is none. Unavailable when the unit is somebody else's."""
-    content = _read(place)
-    if content is not None:
-        theirs = _whose(place, content)
-        if theirs:
-            raise Unavailable(f"{theirs} The service {place.name} needs that name: move it away or choose another one.")
-    elif found.fragment not in (None, place.file) or found.load == "masked":
-        raise Unavailable(
-            f"This machine has a unit {place.unit} of its own ({found.fragment or found.load}), so the service "
-            f"{place.name} can't be made; choose another name."
-        )
-    return content
-
-
-def _read(place: Place) -> bytes | None:
-    # A link, which masks or stands for another unit, is told as what it is.
-    if place.file.is_symlink():
-        return str(place.file.readlink()).encode()
-    return files.read(place.file, uid=os.geteuid())
-
-
-def _whose(place: Place, content: bytes) -> str:
-    """Whose the unit is when it isn't ours, as a sentence."""
-    mark = marks.decode_line(content)
-    if mark is None:
-        return f"{place.file} is this machine's own unit, not the agent's, and was left."
-    if mark.state != str(place.state):
-        return f"{place.file} is of the agent in {mark.state}, another state folder, and was left."
-    return "" if mark.id == f"service:{place.name}" else f"{place.file} is the agent's own, and was left."
-
-
-def _is_units(holder: Holder, machine: Machine) -> bool:
-    """Whether a port is held by a unit of this state folder."""
-    for unit in {systemd.unit_of(pid) for pid in holder.pids} - {""}:
-        place = Place(machine.state, unit.removesuffix(".service"))
-        content = _read(place)
-        if content is not None and not _whose(place, content):
-            return True
-    return False
 
 
 def _remove_link(place: Place) -> None:
