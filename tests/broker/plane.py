@@ -263,6 +263,7 @@ class Node(Peer):
         super().__init__(rabbit, f"node.{name}", password)
         self.name = name
         self.key = key
+        self.newest = 0  # the serial that it applied last
 
     @property
     def queue(self) -> str:

@@ -75,8 +75,14 @@ def ids(says: Mapping[str, Any]) -> list[str]:
 
 
 def apply(node: Node) -> dict[str, Any]:
-    """Take the next declaration and report that it is true; what it said."""
+    """Take the next new declaration and report that it is true; what it said.
+
+    One that was sent while an older one was being reported may come twice.
+    """
     declaration = node.declaration()
+    while declaration.serial <= node.newest:
+        declaration = node.declaration()
+    node.newest = declaration.serial
     node.report(declaration.serial, applied=ids(declaration.says))
     return declaration.says
 
