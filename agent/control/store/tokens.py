@@ -65,12 +65,6 @@ class Tokens:
             )
         )
 
-    def has_spent(self, node: str) -> bool:
-        """Whether a node was let in and has not yet spoken."""
-        return bool(
-            self._database.row("SELECT 1 FROM token WHERE node = ? AND spent IS NOT NULL AND ended = 0", (node,))
-        )
-
     def nodes_over(self, now: float) -> tuple[str, ...]:
         """The nodes that have a token that is over."""
         rows = self._database.rows(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from agent.kinds.kind import Held, Plan, Verb
+
 
 class Action(Enum):
     """PLACE puts a unit's files in their places and has systemd read them; only a unit has any.
@@ -15,3 +17,12 @@ class Action(Enum):
     PLACE = "place"
     START = "start"
     AWAIT = "await"
+
+
+def plan_for_running(ready: bool, held: Held | None) -> Plan[Action]:
+    """What to do with one that runs as declared: wait until it is ready, take it over, or nothing."""
+    if not ready:
+        return Plan(Verb.ADOPT, "it runs already, but was not seen ready", (Action.AWAIT,))
+    if held is None:
+        return Plan(Verb.ADOPT, "it runs already")
+    return Plan(Verb.KEEP)

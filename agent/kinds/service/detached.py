@@ -23,7 +23,7 @@ from agent.kinds.hiding import hiding
 from agent.kinds.kind import Held, Machine, Plan, Verb, Wanted
 from agent.kinds.readiness import Ended, LogIn, NotReady
 from agent.kinds.service import last_words, logs, probing, record, requirements, running, starting, stopping
-from agent.kinds.service.action import Action
+from agent.kinds.service.action import Action, plan_for_running
 from agent.kinds.service.record import Identity, Start
 from agent.resources import Resource, specs
 
@@ -55,11 +55,7 @@ def plan(wanted: Wanted, observed: Observed, held: Held | None) -> Plan[Action]:
         return Plan(Verb.CHANGE, "it runs as it was declared before", (Action.START,))
     if observed.changed:
         return Plan(Verb.CHANGE, f"{observed.changed[0]} has changed since its start", (Action.START,))
-    if not observed.ready:
-        return Plan(Verb.ADOPT, "it runs already, but was not seen ready", (Action.AWAIT,))
-    if held is None:
-        return Plan(Verb.ADOPT, "it runs already")
-    return Plan(Verb.KEEP)
+    return plan_for_running(observed.ready, held)
 
 
 @dataclass(frozen=True, slots=True)

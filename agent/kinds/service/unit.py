@@ -35,7 +35,7 @@ from agent.kinds.service import (
     unit_record,
     unit_text,
 )
-from agent.kinds.service.action import Action
+from agent.kinds.service.action import Action, plan_for_running
 from agent.kinds.service.record import Identity
 from agent.kinds.service.unit_record import Place, Start
 from agent.resources import Resource, specs
@@ -80,11 +80,7 @@ def plan(wanted: Wanted, observed: Observed, held: Held | None) -> Plan[Action]:
         # What somebody else's file may have started is started anew; else the file alone is put right.
         rest = () if observed.ready else (Action.AWAIT,)
         return Plan(Verb.CHANGE, observed.difference, (Action.PLACE, *rest) if observed.recorded else anew)
-    if not observed.ready:
-        return Plan(Verb.ADOPT, "it runs already, but was not seen ready", (Action.AWAIT,))
-    if held is None:
-        return Plan(Verb.ADOPT, "it runs already")
-    return Plan(Verb.KEEP)
+    return plan_for_running(observed.ready, held)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ POLICY = """hello:
   Candidate: 2.10-3
   Version table:
      2.10-3 500
-        500 http://deb.example.org/debian bookworm/main amd64 Packages
+        500 http://deb.example.org bookworm/main amd64 Packages
 """
 
 
