@@ -65,7 +65,8 @@ class Reconciler:
         failed: dict[str, str] = {}
         changes = 0
         own = by_id(wanted)
-        dropped = [entry for entry in self.record.entries(origin) if entry.resource.id not in own]
+        held = {entry.resource.id: entry for entry in self.record.entries(origin)}
+        dropped = [entry for id, entry in held.items() if id not in own]
         for index, resource in enumerate(wanted, 1):
             if stop():
                 return Outcome(changes, failed, interrupted=True)
@@ -77,7 +78,7 @@ class Reconciler:
                         self._remove(old, data=False, tell=tell)
                         dropped.remove(old)
                         changes += 1
-                entry = self.record.entry(origin, resource.id)
+                entry = held.get(resource.id)
                 if entry and entry.phase is Phase.LEAVING:
                     # Half let go is finished first: what was found is back then, and is found again.
                     self._remove(entry, data=False, tell=tell)

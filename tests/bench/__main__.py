@@ -4,6 +4,7 @@
 - The agent's memory while nothing happens.
 - From `declare` to the stored report, against a bare round trip of one confirmed, persistent message on that broker.
 - 10,000 alives that wait, until the control plane has dealt with them, against a bare consumer on the same queue.
+- The CPU that a look at 1,000 unchanged files and directories takes, against reading them.
 - A start of the file, and an `up --once` that finds 200 files as they should be, against a bare Python's start.
 """
 
@@ -26,6 +27,7 @@ from agent.control.config import read_settings
 from agent.control.plane import open_control
 from agent.resources import Document
 from tests.bench.drain import drained
+from tests.bench.drift import looked_at
 from tests.broker.rabbit import Rabbit
 from tests.built.lab import Machine
 
@@ -39,6 +41,8 @@ def main() -> None:
     start, bare = _milliseconds([str(FILE), "--version"]), _milliseconds([sys.executable, "-I", "-S", "-c", "pass"])
     _line("warm `agent --version` / a bare Python", start, bare, "ms", "10 ×")
     _line("`up --once`, 200 files in place / a bare Python", _nothing_to_do(), bare, "ms", "30 ×")
+    ours, reading = looked_at()
+    _line("1,000 unchanged files and directories / read them", ours * 1e3, reading * 1e3, "ms", "60 ms")
     broker = _broker_start()
     machine = Machine(FILE, "bench")
     try:
