@@ -14,33 +14,31 @@ from pathlib import Path
 from typing import NoReturn
 
 from agent.errors import Refused
-from agent.host import paths
-from agent.host.failures import in_words
 
 _MARK = "trusted.mesh-agent"
+_NO_MARK = {errno.ENODATA, errno.ENOTSUP}
 # O_NONBLOCK: a named pipe put there in the meantime must not make an open wait.
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def mark(path: Path, value: bytes, *, uid: int = 0) -> bool:
-    """Marks an existing file or directory as ours; False where the file system has no place for it."""
-    with in_words("Marking", path), _marked(path, uid) as descriptor:
-        if not _set_mark(descriptor, value):
-            return False
-        os.fsync(descriptor)
-        return True
+def mark(descriptor: int) -> bytes | None:
+    """The mark of an open file or directory; None when it has none or can't have one."""
+    try:
+        return os.getxattr(descriptor, _MARK)
+    except OSError as error:
+        if error.errno in _NO_MARK:
+            return None
+        raise
 
 
-def read_mark(path: Path, *, uid: int = 0) -> bytes | None:
-    """The mark of a file or directory; None when it has none, can't have one, or is absent."""
-    with in_words("Reading the mark of", path):
-        try:
-            with _marked(path, uid) as descriptor:
-                return os.getxattr(descriptor, _MARK)
-        except OSError as error:
-            if error.errno in {errno.ENODATA, errno.ENOTSUP, errno.ENOENT}:
-                return None
+def unmark(descriptor: int) -> None:
+    """Takes the mark off an open file or directory, durably, if it bears one."""
+    try:
+        os.removexattr(descriptor, _MARK)
+    except OSError as error:
+        if error.errno not in {*_NO_MARK, errno.EPERM}:
             raise
+    os.fsync(descriptor)
 
 
 def dress(descriptor: int, *, mode: int, uid: int, gid: int, mark: bytes | None) -> None:
@@ -85,28 +83,13 @@ def kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "a device")
 
 
-@contextmanager
-def _marked(path: Path, uid: int) -> Iterator[int]:
-    with paths.parent(path, uid=uid) as (folder, name):
-        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            _refuse(path, mode, "a file or directory")
-        descriptor = os.open(name, READ, dir_fd=folder)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-
-def _set_mark(descriptor: int, value: bytes) -> bool:
+def _set_mark(descriptor: int, value: bytes) -> None:
     try:
         os.setxattr(descriptor, _MARK, value)
     except OSError as error:
         # EPERM: a container's root, which lacks CAP_SYS_ADMIN.
-        if error.errno in {errno.ENOTSUP, errno.EPERM}:
-            return False
-        raise
-    return True
+        if error.errno not in {errno.ENOTSUP, errno.EPERM}:
+            raise
 
 
 def _refuse(path: Path, mode: int, wanted: str) -> NoReturn:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import stat
@@ -22,7 +21,6 @@ from agent.host.failures import in_words
 from agent.resources import Directory, Resource
 
 _CHUNK = 1024 * 1024
-_NO_MARK = {errno.ENODATA, errno.ENOTSUP}
 
 
 class Form(Enum):
@@ -125,12 +123,7 @@ def dress(path: Path, *, mode: int, uid: int, gid: int, mark: bytes) -> None:
 def unmark(path: Path, *, uid: int) -> None:
     """Take the mark off a file or directory, if it bears one."""
     with in_words("Changing", path), _opened(path, uid) as descriptor:
-        try:
-            os.removexattr(descriptor, entries._MARK)
-        except OSError as error:
-            if error.errno not in {*_NO_MARK, errno.EPERM}:
-                raise
-        os.fsync(descriptor)
+        entries.unmark(descriptor)
 
 
 def uid_of(owner: str) -> int:
@@ -147,22 +140,13 @@ def _thing(descriptor: int, *, digest: bool) -> Thing:
         mode=stat.S_IMODE(status.st_mode),
         uid=status.st_uid,
         gid=status.st_gid,
-        mark=_mark(descriptor),
+        mark=entries.mark(descriptor),
         sha256=_digest(descriptor) if digest else "",
     )
 
 
 def _is(form: Form, mode: int) -> bool:
     return stat.S_ISREG(mode) if form is Form.FILE else stat.S_ISDIR(mode)
-
-
-def _mark(descriptor: int) -> bytes | None:
-    try:
-        return os.getxattr(descriptor, entries._MARK)
-    except OSError as error:
-        if error.errno in _NO_MARK:
-            return None
-        raise
 
 
 def _digest(descriptor: int) -> str:

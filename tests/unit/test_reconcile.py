@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from agent.errors import Unavailable
-from agent.host import entries
 from agent.kinds import marks, places
 from agent.kinds.certificate import Certificate
 from agent.kinds.directory import Directory
@@ -24,6 +23,7 @@ from agent.kinds.secret import Secret
 from agent.node.ledger import open_ledger
 from agent.reconcile import Entry, Kinds, Outcome, Phase, Reconciler, Record, Step, Surveyor
 from agent.resources import Context, Origin, Resource, parse_list
+from tests.marked import mark_of, put_mark
 
 NOBODY = pwd.getpwnam("nobody")
 KINDS: Kinds = {
@@ -343,11 +343,11 @@ def test_a_lost_secret_fails_what_uses_it_and_changes_nothing(world: World) -> N
 def test_a_new_secret_changes_what_uses_it_and_is_told_nowhere(world: World) -> None:
     wanted = world.list(secret("s"), file("a", "key=${secret.s}", template=True))
     world.apply(wanted)
-    stamp = entries.read_mark(world.ground / "a")
+    stamp = mark_of(world.ground / "a")
     (world.state / "secrets" / "root" / "s").write_bytes(b"ab" * 32)
     assert world.apply(wanted) == Outcome(changes=1)
     assert (world.ground / "a").read_text() == "key=" + "ab" * 32
-    assert entries.read_mark(world.ground / "a") != stamp
+    assert mark_of(world.ground / "a") != stamp
     assert "abab" not in repr(world.told)
 
 
@@ -582,7 +582,7 @@ def test_a_lost_ledger_takes_what_bears_no_mark_as_found(ground: Path) -> None:
 def test_another_folders_mark_is_foreign(world: World) -> None:
     (world.ground / "a").write_bytes(b"ours\n")
     theirs = marks.encode(Mark("/srv/other", f"file:{world.ground}/a", found=False, stamp="s"))
-    entries.mark(world.ground / "a", theirs)
+    put_mark(world.ground / "a", theirs)
     wanted = world.list(file("a"))
     world.apply(wanted)
     entry = world.reopen().entry(Origin.ASSIGNED, wanted[0].id)
@@ -590,7 +590,7 @@ def test_another_folders_mark_is_foreign(world: World) -> None:
     assert entry.found
     world.reset()
     assert (world.ground / "a").read_bytes() == b"ours\n"
-    assert entries.read_mark(world.ground / "a") == theirs
+    assert mark_of(world.ground / "a") == theirs
 
 
 # Dying on the way. Each test dies once at every step there is, and goes on with a new agent.
@@ -628,8 +628,8 @@ def found_things(world: World) -> None:
 def found_things_are_back(world: World) -> None:
     assert facts(world.ground / "found") == (FOUND, 0o4711, 0, 0)
     assert stat.S_IMODE((world.ground / "folder").stat().st_mode) == 0o700
-    assert entries.read_mark(world.ground / "found") is None
-    assert entries.read_mark(world.ground / "folder") is None
+    assert mark_of(world.ground / "found") is None
+    assert mark_of(world.ground / "folder") is None
     assert sorted(path.name for path in world.ground.iterdir()) == ["folder", "found", "state"]
     assert list((world.state / "secrets").iterdir()) == []
     assert world.held() == []
@@ -658,7 +658,7 @@ def test_dying_while_making_loses_nothing_and_makes_nothing_twice(world: World) 
         assert (world.ground / "made" / "1").read_bytes() == place.read_bytes()
         assert world.apply(wanted) == Outcome(), death
         assert all(
-            marks.decode(entries.read_mark(one.spec.path) or b"")
+            marks.decode(mark_of(one.spec.path) or b"")
             == Mark(str(world.state), one.id, found=one in wanted[:2], stamp=world.machine.stamp(one, {}))
             for one in wanted[:3]
         ), death

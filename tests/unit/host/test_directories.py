@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Refused, Unavailable
-from agent.host import directories, entries, files
+from agent.host import directories, files
 from agent.host.files import Directory
+from tests.marked import mark_of
 
 NOBODY = pwd.getpwnam("nobody")
 
@@ -20,10 +21,10 @@ def names(folder: Path) -> set[str]:
 def test_make_says_whether_it_made_and_mends_what_is_there(ground: Path) -> None:
     path = ground / "a"
     assert directories.make(path, mode=0o711, uid=0, gid=0, mark=b"ours")
-    assert entries.read_mark(path) == b"ours"
+    assert mark_of(path) == b"ours"
     assert not directories.make(path, mode=0o2750, uid=NOBODY.pw_uid, gid=NOBODY.pw_gid)
     assert files.facts(path) == Directory(0o2750, NOBODY.pw_uid, NOBODY.pw_gid)
-    assert entries.read_mark(path) == b"ours"
+    assert mark_of(path) == b"ours"
 
 
 def test_make_refuses_a_link_in_its_place(ground: Path) -> None:

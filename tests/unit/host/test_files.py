@@ -4,6 +4,7 @@ import hashlib
 import os
 import pwd
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from agent.errors import Refused, Unavailable
 from agent.host import entries, files
 from agent.host.files import Absent, Directory, File, Other
+from tests.marked import mark_of
 
 NOBODY = pwd.getpwnam("nobody")
 
@@ -193,17 +195,20 @@ def test_remove_says_whether_there_was_a_file(ground: Path) -> None:
 def test_marks_come_and_go_with_the_file(ground: Path) -> None:
     path = ground / "a"
     files.write(path, b"x", mode=0o644, uid=0, gid=0, mark=b"ours")
-    assert entries.read_mark(path) == b"ours"
-    assert entries.mark(path, b"changed")
-    assert entries.read_mark(path) == b"changed"
+    assert mark_of(path) == b"ours"
+    files.write(path, b"x", mode=0o644, uid=0, gid=0, mark=b"changed")
+    assert mark_of(path) == b"changed"
     files.write(path, b"y", mode=0o644, uid=0, gid=0)
-    assert entries.read_mark(path) is None
+    assert mark_of(path) is None
 
 
-def test_a_mark_is_none_where_there_can_be_none(ground: Path) -> None:
-    assert entries.read_mark(ground / "nothing") is None
-    assert entries.read_mark(Path("/proc/version")) is None
-    assert not entries.mark(Path("/proc/version"), b"ours")
-    (ground / "link").symlink_to("/etc/passwd")
-    with pytest.raises(Refused, match="a symbolic link"):
-        entries.mark(ground / "link", b"ours")
+def test_a_file_is_written_where_there_can_be_no_mark(ground: Path) -> None:
+    subprocess.run(["mount", "-t", "ramfs", "none", ground], check=True)
+    try:
+        files.write(ground / "a", b"x", mode=0o644, uid=0, gid=0, mark=b"ours")
+        assert (ground / "a").read_bytes() == b"x"
+        with (ground / "a").open("rb") as file:
+            assert entries.mark(file.fileno()) is None
+            entries.unmark(file.fileno())
+    finally:
+        subprocess.run(["umount", ground], check=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Refused, Unavailable
-from agent.host import entries
 from agent.kinds import marks
 from agent.kinds.directory import Directory
 from agent.kinds.kind import Held, Mark, Standing, Verb
+from tests.marked import mark_of, put_mark
 
 NOBODY = pwd.getpwnam("nobody")
 KIND = Directory()
@@ -25,7 +25,7 @@ def test_it_is_made_marked_and_then_kept(bench, ground: Path) -> None:
     assert bench.make(KIND, resource).verb is Verb.CREATE
     status = (ground / "a").stat()
     assert (mode(ground / "a"), status.st_uid) == (0o750, 0)
-    mark = marks.decode(entries.read_mark(ground / "a") or b"")
+    mark = marks.decode(mark_of(ground / "a") or b"")
     assert mark == Mark(str(bench.machine.state), resource.id, found=False, stamp=resource.digest)
     assert bench.plan(KIND, resource).verb is Verb.KEEP
 
@@ -63,19 +63,19 @@ def test_a_found_one_stays_and_gets_its_mode_and_owner_back(bench, ground: Path)
     status = (ground / "a").stat()
     assert (mode(ground / "a"), status.st_uid, status.st_gid) == (0o700, 0, 0)
     assert (ground / "a" / "theirs").exists()
-    assert entries.read_mark(ground / "a") is None
+    assert mark_of(ground / "a") is None
     assert list((bench.machine.state / "blobs").iterdir()) == []
 
 
 def test_another_agents_mark_is_given_back_too(bench, ground: Path) -> None:
     (ground / "a").mkdir()
     theirs = marks.encode(Mark("/srv/other", f"directory:{ground}/a", found=False, stamp="s"))
-    entries.mark(ground / "a", theirs)
+    put_mark(ground / "a", theirs)
     resource = bench.resource("directory", ground / "a")
     assert bench.make(KIND, resource).verb is Verb.ADOPT
     assert bench.held[resource.id].found
     bench.remove(KIND, resource)
-    assert entries.read_mark(ground / "a") == theirs
+    assert mark_of(ground / "a") == theirs
 
 
 def test_a_made_one_goes_when_it_is_empty(bench, ground: Path) -> None:
@@ -163,4 +163,4 @@ def test_one_that_a_crash_left_unmarked_gets_its_mark(bench, ground: Path) -> No
     resource = bench.resource("directory", ground / "a")
     bench.held[resource.id] = Held(found=False, stamp="")
     assert bench.make(KIND, resource).verb is Verb.ADOPT
-    assert marks.standing(entries.read_mark(ground / "a"), resource.id, bench.machine.state) is Standing.MADE
+    assert marks.standing(mark_of(ground / "a"), resource.id, bench.machine.state) is Standing.MADE

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Refused, Unavailable
-from agent.host import entries
 from agent.kinds import marks, places
 from agent.kinds.file import File, Observed
 from agent.kinds.kind import Held, Mark, Standing, Verb
+from tests.marked import mark_of, put_mark
 
 NOBODY = pwd.getpwnam("nobody")
 KIND = File()
@@ -29,7 +29,7 @@ def test_it_is_made_marked_and_then_kept(bench, ground: Path) -> None:
     plan = bench.make(KIND, resource)
     assert (plan.verb, plan.reason) == (Verb.CREATE, "not there yet")
     assert facts(ground / "a") == (b"hello\n", 0o640, NOBODY.pw_uid, NOBODY.pw_gid)
-    mark = marks.decode(entries.read_mark(ground / "a") or b"")
+    mark = marks.decode(mark_of(ground / "a") or b"")
     assert mark == Mark(str(bench.machine.state), resource.id, found=False, stamp=resource.digest)
     assert bench.plan(KIND, resource).verb is Verb.KEEP
 
@@ -51,7 +51,7 @@ def test_changed_content_is_written_and_not_shown(bench, ground: Path) -> None:
     assert plan.reason == "other content, and mode 0600, not 0644"
     assert (ground / "a").read_bytes() == b"key = second-value\n"
     assert "value" not in repr(plan)
-    assert b"second-value" not in (entries.read_mark(ground / "a") or b"")
+    assert b"second-value" not in (mark_of(ground / "a") or b"")
 
 
 def test_only_a_template_is_filled(bench, ground: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_found_one_is_given_back_byte_for_byte(bench, ground: Path) -> None:
     assert facts(ground / "a") == (b"ours, later", 0o644, 0, 0)
     assert bench.remove(KIND, later).left == ""
     assert facts(ground / "a") == (before, 0o4750, NOBODY.pw_uid, NOBODY.pw_gid)
-    assert entries.read_mark(ground / "a") is None
+    assert mark_of(ground / "a") is None
     assert list((bench.machine.state / "blobs").iterdir()) == []
 
 
@@ -195,7 +195,7 @@ def test_a_found_one_whose_content_is_forgotten_is_left_and_named(bench, ground:
         memory.unlink()
     assert "no longer known, so it was left as it is" in bench.remove(KIND, resource).left
     assert (ground / "a").read_bytes() == b"ours"
-    assert entries.read_mark(ground / "a") is None
+    assert mark_of(ground / "a") is None
 
 
 def test_a_made_one_is_removed(bench, ground: Path) -> None:
@@ -223,7 +223,7 @@ def test_what_was_only_intended_is_removed_if_it_bears_our_mark(bench, ground: P
     (ground / "a").write_bytes(b"theirs")
     assert "may not be the agent's" in KIND.remove(resource, intended, bench.machine, data=True).left
     assert (ground / "a").read_bytes() == b"theirs"
-    entries.mark(ground / "a", marks.encode(bench.machine.mark(bench.wanted(resource), found=False)))
+    put_mark(ground / "a", marks.encode(bench.machine.mark(bench.wanted(resource), found=False)))
     assert KIND.remove(resource, intended, bench.machine, data=True).left == ""
     assert not (ground / "a").exists()
 
@@ -269,11 +269,11 @@ def test_a_crash_before_the_intent_keeps_what_is_there_now(bench, ground: Path) 
 def test_another_folders_mark_is_foreign_and_given_back(bench, ground: Path) -> None:
     (ground / "a").write_bytes(b"theirs")
     theirs = marks.encode(Mark("/srv/other", f"file:{ground}/a", found=False, stamp="s"))
-    entries.mark(ground / "a", theirs)
+    put_mark(ground / "a", theirs)
     resource = bench.resource("file", ground / "a", content="ours")
     wanted = bench.wanted(resource)
     assert KIND.standing(KIND.observe(wanted, bench.machine)) is Standing.FOREIGN
     bench.make(KIND, resource)
     bench.remove(KIND, resource)
     assert (ground / "a").read_bytes() == b"theirs"
-    assert entries.read_mark(ground / "a") == theirs
+    assert mark_of(ground / "a") == theirs

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Refused, Unavailable
-from agent.host import entries
 from agent.kinds import places
 from agent.kinds.places import Form, Other, Thing
+from tests.marked import mark_of, put_mark
 
 NOBODY = pwd.getpwnam("nobody")
 
@@ -17,7 +17,7 @@ NOBODY = pwd.getpwnam("nobody")
 def test_one_look_says_everything(ground: Path) -> None:
     (ground / "a").write_bytes(b"abc")
     (ground / "a").chmod(0o640)
-    entries.mark(ground / "a", b"mark")
+    put_mark(ground / "a", b"mark")
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert places.look(ground / "a", Form.FILE, uid=0, digest=True) == Thing(0o640, 0, 0, b"mark", digest)
     assert places.look(ground / "a", Form.FILE, uid=0) == Thing(0o640, 0, 0, b"mark", "")
@@ -83,10 +83,10 @@ def test_dressing_leaves_a_files_other_names_alone(ground: Path) -> None:
 
 
 def test_unmarking_can_be_repeated(ground: Path) -> None:
-    entries.mark(ground, b"m")
+    put_mark(ground, b"m")
     places.unmark(ground, uid=0)
     places.unmark(ground, uid=0)
-    assert entries.read_mark(ground) is None
+    assert mark_of(ground) is None
 
 
 def test_drift_is_said_in_words() -> None:
