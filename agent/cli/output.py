@@ -78,7 +78,12 @@ def print_plan(rows: Iterable[tuple[str, str, str, str]], warnings: Iterable[str
     for change, id, reason, difference in rows:
         # That a thing is made because it isn't there goes without saying.
         print(f"{change:<7} {id}" + (f"  {reason}" if reason and change != "create" else ""))
-        for line in difference.splitlines():
-            print(f"        {line}")
+        for line in difference.removesuffix("\n").split("\n") if difference else ():
+            print(f"        {_visible(line)}")
     for warning in warnings:
         print(f"warning: {warning}")
+
+
+def _visible(line: str) -> str:
+    """What a file holds is shown, never obeyed by the terminal."""
+    return "".join(sign if sign.isprintable() or sign == "\t" else repr(sign)[1:-1] for sign in line)

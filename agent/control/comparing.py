@@ -5,10 +5,10 @@ A secret's value is in no declaration but sealed, which isn't shown; where a fil
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from agent.difference import unified
 from agent.fields import JsonValue
 from agent.reconcile.change import Change, Line
 
@@ -52,13 +52,7 @@ def _difference(before: Item, after: Item) -> str:
     old, new = before.get("content"), after.get("content")
     if after.get("kind") != "file" or old == new or not isinstance(old, str) or not isinstance(new, str):
         return ""
-    lines = difflib.unified_diff(_lines(old), _lines(new), "declared", "new")
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def _lines(content: str) -> list[str]:
-    """The lines with their ends; only a line feed ends one, as diff(1) has it."""
-    return [line for line in content.replace("\n", "\n\0").split("\0") if line]
+    return unified(old, new, "declared", "new")
 
 
 def _id(item: Item) -> str:

@@ -7,63 +7,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from agent.host import entries, paths, temporary
 from agent.host.failures import in_words
 
 _CHUNK = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """Nothing is there, or a directory on the way is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A regular file; `mode` is the permission bits, `size` bytes, `sha256` lower-case hex of the content."""
-
-    mode: int
-    uid: int
-    gid: int
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Directory:
-    """A directory; `mode` is the permission bits."""
-
-    mode: int
-    uid: int
-    gid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Other:
-    """Neither; `what` says it for a sentence: "a symbolic link", "a socket"."""
-
-    what: str
-
-
-Facts = Absent | File | Directory | Other
-
-
-def facts(path: Path, *, uid: int = 0) -> Facts:
-    """What is at `path` now; a file's content is read in pieces for its digest."""
-    with in_words("Looking at", path):
-        try:
-            with paths.parent(path, uid=uid) as (folder, name):
-                return _facts(folder, name)
-        except FileNotFoundError:
-            return Absent()
 
 
 def read(path: Path, *, uid: int = 0) -> bytes | None:
@@ -76,7 +28,7 @@ def read(path: Path, *, uid: int = 0) -> bytes | None:
 
 
 def chunks(path: Path, *, uid: int = 0) -> Iterator[bytes]:
-    """The content of a file, piece by piece; Unavailable when absent, Refused when it is something else."""
+    """The content of a file in pieces of 1 MiB; Unavailable when absent, Refused when it is something else."""
     with in_words("Reading", path):
         yield from _chunks(path, uid)
 
@@ -119,21 +71,6 @@ def remove(path: Path, *, uid: int = 0) -> bool:
         except FileNotFoundError:
             return False
         return True
-
-
-def _facts(folder: int, name: str) -> Facts:
-    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    permissions = stat.S_IMODE(status.st_mode)
-    if stat.S_ISDIR(status.st_mode):
-        return Directory(permissions, status.st_uid, status.st_gid)
-    if not stat.S_ISREG(status.st_mode):
-        return Other(entries.kind(status.st_mode))
-    digest = hashlib.sha256()
-    size = 0
-    for chunk in _chunks_at(folder, name):
-        digest.update(chunk)
-        size += len(chunk)
-    return File(permissions, status.st_uid, status.st_gid, size, digest.hexdigest())
 
 
 def _chunks(path: Path, uid: int) -> Iterator[bytes]:

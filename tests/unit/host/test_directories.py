@@ -2,16 +2,22 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from pathlib import Path
 
 import pytest
 
 from agent.errors import Refused, Unavailable
-from agent.host import directories, files
-from agent.host.files import Directory
+from agent.host import directories
 from tests.marked import mark_of
 
 NOBODY = pwd.getpwnam("nobody")
+
+
+def owned(path: Path) -> tuple[int, int, int]:
+    """Its mode's permission bits, uid and gid."""
+    status = path.lstat()
+    return stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
 
 
 def names(folder: Path) -> set[str]:
@@ -23,7 +29,7 @@ def test_make_says_whether_it_made_and_mends_what_is_there(ground: Path) -> None
     assert directories.make(path, mode=0o711, uid=0, gid=0, mark=b"ours")
     assert mark_of(path) == b"ours"
     assert not directories.make(path, mode=0o2750, uid=NOBODY.pw_uid, gid=NOBODY.pw_gid)
-    assert files.facts(path) == Directory(0o2750, NOBODY.pw_uid, NOBODY.pw_gid)
+    assert owned(path) == (0o2750, NOBODY.pw_uid, NOBODY.pw_gid)
     assert mark_of(path) == b"ours"
 
 
@@ -32,7 +38,7 @@ def test_make_refuses_a_link_in_its_place(ground: Path) -> None:
     (ground / "a").symlink_to("real")
     with pytest.raises(Refused, match="is a symbolic link, not a directory"):
         directories.make(ground / "a", mode=0o777, uid=0, gid=0)
-    assert files.facts(ground / "real") == Directory(0o700, 0, 0)
+    assert owned(ground / "real") == (0o700, 0, 0)
 
 
 def test_make_needs_the_parent(ground: Path) -> None:

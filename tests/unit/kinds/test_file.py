@@ -277,3 +277,14 @@ def test_another_folders_mark_is_foreign_and_given_back(bench, ground: Path) -> 
     bench.remove(KIND, resource)
     assert (ground / "a").read_bytes() == b"theirs"
     assert mark_of(ground / "a") == theirs
+
+
+@pytest.mark.parametrize(
+    ("there", "shown"),
+    [(b"old", "-old\n\\ No newline at end of file\n+new\n"), (b"\xff", ""), (b"o" * (256 * 1024 + 1), "")],
+)
+def test_a_difference_is_shown_of_texts_of_a_readable_size(bench, ground: Path, there: bytes, shown: str) -> None:
+    (ground / "a").write_bytes(there)
+    wanted = bench.wanted(bench.resource("file", ground / "a", content="new\n"))
+    assert KIND.difference(wanted, bench.machine, {}).endswith(shown)
+    assert bool(KIND.difference(wanted, bench.machine, {})) == bool(shown)

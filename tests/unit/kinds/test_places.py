@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,10 @@ def test_something_else_is_named_and_not_opened(ground: Path) -> None:
     assert places.look(ground / "link", Form.FILE, uid=0) == Other("a symbolic link")
     assert places.look(ground / "pipe", Form.FILE, uid=0) == Other("a named pipe")
     assert places.look(ground / "folder", Form.FILE, uid=0) == Other("a directory")
+    assert places.look(Path("/dev/null"), Form.FILE, uid=0) == Other("a device")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(ground / "socket"))
+        assert places.look(ground / "socket", Form.FILE, uid=0) == Other("a socket")
     with pytest.raises(Refused, match="is a symbolic link, not a directory; move it away"):
         places.require(ground / "link", Form.DIRECTORY, uid=0)
 

@@ -40,7 +40,7 @@ def test_a_plan_on_a_bare_machine_makes_nothing(ground: Path) -> None:
             f"file:{found}",
             Change.CHANGE,
             "other content",
-            "--- is\n+++ will be\n@@ -1 +1 @@\n-theirs\n+pw=${secret.pw}",
+            "--- is\n+++ will be\n@@ -1 +1 @@\n-theirs\n+pw=${secret.pw}\n",
         ),
         Line(f"directory:{ground / 'made'}", Change.CREATE, "not there yet"),
     )
