@@ -1,7 +1,7 @@
 """Machines as containers: each a Debian 12 with systemd as its first process and an address of its own.
 
-They are fresh: Python is on them, and an apt source with what the native bundle needs, which lies on their own disk. So
-they need no network but that between them. Everything of them ends with `close`.
+They are fresh: Python and podman are on them, and an apt source with what the native bundle needs, which lies on their own
+disk. So they need no network but that between them. Everything of them ends with `close`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,18 @@ UNITS = Path("/etc/systemd/system")
 _PACKAGES = ("apt-utils", "dbus", "iproute2", "procps", "python3", "systemd-sysv")
 # Packages of the machine's own apt source: the native bundle's, and daemons that are seen to start or not to.
 _SHELF = ("at", "cron", "openssl", "rabbitmq-server")
+# What podman would set by itself is more than a machine inside another one may.
+_LIMITS = 16384
 _SCRIPT = f"""
 mkdir -p /srv/packages
 apt-get -q update
+apt-get -qy install --no-install-recommends podman runc
+cat >/etc/containers/containers.conf <<'END'
+[containers]
+default_ulimits = ["nofile={_LIMITS}:{_LIMITS}", "nproc={_LIMITS}:{_LIMITS}"]
+[engine]
+runtime = "runc"
+END
 apt-get -qy install --no-install-recommends --download-only -o Dir::Cache::archives=/srv/packages {" ".join(_SHELF)}
 rm -rf /srv/packages/partial /srv/packages/lock
 cd /srv/packages
@@ -55,6 +64,8 @@ class Lab:
     def machine(self, name: str, file: Path | None = None) -> Machine:
         """A fresh machine that is up; `file` is put there as /root/agent."""
         options = ("--systemd=always", "--privileged", "--network", "lab", "--hostname", name, "--name", name)
+        # What podman needs in there: paths of control groups as it sees them, and no overlay below its own.
+        options = (*options, "--cgroupns", "private", "--volume", "/var/lib/containers")
         self._podman.run("run", "--detach", *options, self._image, "/sbin/init")
         made = Machine(self._podman, name)
         made.wait_for_boot()
