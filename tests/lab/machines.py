@@ -10,7 +10,8 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ apt-get -q clean
 rm -rf /var/lib/apt/lists/* /etc/machine-id /usr/sbin/policy-rc.d
 touch /etc/machine-id
 """
+# For systemd's sake the machine's own control groups are covered by those of the whole host, which would be one for all.
+_INIT = "umount /sys/fs/cgroup/systemd/release_agent /sys/fs/cgroup/systemd; exec /sbin/init"
 
 
 class Lab:
@@ -55,18 +58,22 @@ class Lab:
     def __init__(self) -> None:
         self._podman = Podman()
         self._image = ""
+        self._addresses: Iterator[IPv4Address] = iter(())
 
     def prepare(self) -> None:
         """Make the machines' image, which takes two minutes when it is not in the cache, and the network."""
         self._image = self._podman.import_image(images.debian(_PACKAGES, _SCRIPT), "machine")
         self._podman.run("network", "create", "lab")
+        network = json.loads(self._podman.run("network", "inspect", "lab"))[0]["subnets"][0]
+        self._addresses = (one for one in IPv4Network(network["subnet"]).hosts() if str(one) != network["gateway"])
 
     def machine(self, name: str, file: Path | None = None) -> Machine:
-        """A fresh machine that is up; `file` is put there as /root/agent."""
-        options = ("--systemd=always", "--privileged", "--network", "lab", "--hostname", name, "--name", name)
+        """A fresh machine that is up, with an address that it keeps; `file` is put there as /root/agent."""
+        options = ("--systemd=always", "--privileged", "--hostname", name, "--name", name)
+        options = (*options, "--network", "lab", "--ip", str(next(self._addresses)))
         # What podman needs in there: paths of control groups as it sees them, and no overlay below its own.
         options = (*options, "--cgroupns", "private", "--volume", "/var/lib/containers")
-        self._podman.run("run", "--detach", *options, self._image, "/sbin/init")
+        self._podman.run("run", "--detach", *options, self._image, "/bin/sh", "-euc", _INIT)
         made = Machine(self._podman, name)
         made.wait_for_boot()
         if file:
@@ -190,7 +197,7 @@ class Machine:
         wait_until(is_up, SHORT)
 
     def reboot(self) -> None:
-        """Shut it down in order, and have it up again; its address may be another one."""
+        """Shut it down in order, and have it up again."""
         self._podman.run("restart", "--time", "120", self.name, seconds=LONG)
         self.wait_for_boot()
 
