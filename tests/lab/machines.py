@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network
@@ -58,19 +59,25 @@ class Lab:
     def __init__(self) -> None:
         self._podman = Podman()
         self._image = ""
+        # Which addresses of a network are taken is remembered for the whole host, by its name.
+        self._network = f"lab-{self._podman.folder.name.rpartition('-')[2]}"
         self._addresses: Iterator[IPv4Address] = iter(())
 
     def prepare(self) -> None:
         """Make the machines' image, which takes two minutes when it is not in the cache, and the network."""
         self._image = self._podman.import_image(images.debian(_PACKAGES, _SCRIPT), "machine")
-        self._podman.run("network", "create", "lab")
-        network = json.loads(self._podman.run("network", "inspect", "lab"))[0]["subnets"][0]
+        self._podman.run("network", "create", self._network)
+        network = json.loads(self._podman.run("network", "inspect", self._network))[0]["subnets"][0]
         self._addresses = (one for one in IPv4Network(network["subnet"]).hosts() if str(one) != network["gateway"])
 
-    def machine(self, name: str, file: Path | None = None) -> Machine:
-        """A fresh machine that is up, with an address that it keeps; `file` is put there as /root/agent."""
+    def machine(self, name: str, file: Path | None = None, *, alone: bool = False) -> Machine:
+        """A fresh machine that is up, with an address that it keeps; `file` is put there as /root/agent.
+
+        One that is `alone` has no network.
+        """
         options = ("--systemd=always", "--privileged", "--hostname", name, "--name", name)
-        options = (*options, "--network", "lab", "--ip", str(next(self._addresses)))
+        network = ("none",) if alone else ("lab", "--ip", str(next(self._addresses)))
+        options = (*options, "--network", *network)
         # What podman needs in there: paths of control groups as it sees them, and no overlay below its own.
         options = (*options, "--cgroupns", "private", "--volume", "/var/lib/containers")
         self._podman.run("run", "--detach", *options, self._image, "/bin/sh", "-euc", _INIT)
@@ -82,6 +89,7 @@ class Lab:
 
     def close(self) -> None:
         self._podman.close()
+        shutil.rmtree(Path("/var/lib/cni/networks", self._network), ignore_errors=True)
 
 
 class Machine:
@@ -155,6 +163,10 @@ class Machine:
 
     def put(self, file: Path, place: Path) -> None:
         self._podman.run("cp", file, f"{self.name}:{place}")
+
+    def fetch(self, place: Path, folder: Path) -> None:
+        """Copy what lies in a folder there into this one."""
+        self._podman.run("cp", f"{self.name}:{place}/.", folder)
 
     def write(self, place: Path, text: str) -> None:
         self.ask("/bin/sh", "-c", f"cat >{shlex.quote(str(place))}", stdin=text)
