@@ -76,7 +76,7 @@ class Lab:
         One that is `alone` has no network.
         """
         options = ("--systemd=always", "--privileged", "--hostname", name, "--name", name)
-        network = ("none",) if alone else ("lab", "--ip", str(next(self._addresses)))
+        network = ("none",) if alone else (self._network, "--ip", str(next(self._addresses)))
         options = (*options, "--network", *network)
         # What podman needs in there: paths of control groups as it sees them, and no overlay below its own.
         options = (*options, "--cgroupns", "private", "--volume", "/var/lib/containers")
