@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,11 @@ class Database:
         """How many migrations this database has had."""
         return self._pragma("user_version")
 
+    def copy_to(self, connection: sqlite3.Connection) -> None:
+        """Write all of it, as it is at one moment, to another database."""
+        with self._turn, _in_words(self.path):
+            self._connection.backup(connection)
+
     def close(self) -> None:
         """Closes it; further use is an error in the program."""
         with self._turn:
@@ -106,9 +111,10 @@ def open_database(
 ) -> Database:
     """Opens the database at `path`, made 0600 when absent and `migrate` is given.
 
-    A migration is SQL (any number of statements) or a function that is called inside the transaction.
-    Refused: absent, a newer schema, an older one without `migrate`; Unavailable: locked, no room; Fatal:
-    damaged.
+    A migration is SQL (any number of statements) or a function that is called inside the transaction. Of an older
+    schema that is to be read only, what is given is a copy in memory, brought up to date: as it will be once somebody
+    migrates it. Refused: absent, a newer schema, an older one that is to be written without `migrate`; Unavailable:
+    locked, no room; Fatal: damaged.
     """
     if migrate and not readonly:
         _create(path)
@@ -126,6 +132,8 @@ def open_database(
             _migrate(database, migrations)
         elif database.schema_version() == 0:  # whoever was making it has died
             raise NotMade(path)
+        elif database.schema_version() < len(migrations) and readonly:
+            database = _migrated_copy(database, migrations)
         elif database.schema_version() < len(migrations):
             raise Refused(
                 f"{path} has schema {database.schema_version()}, this program has schema {len(migrations)}; "
@@ -135,6 +143,31 @@ def open_database(
         connection.close()
         raise
     return database
+
+
+def refuse_newer_schema(path: Path, known: int) -> None:
+    """Refused when a database that is there has a schema above `known`, which nobody else but its program can use."""
+    if not path.exists():
+        return
+    with _in_words(path):
+        connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+    with closing(connection):
+        _refuse_newer(Database(connection, path), known)
+
+
+def _migrated_copy(database: Database, migrations: Sequence[Migration]) -> Database:
+    with _in_words(database.path):
+        memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    copy = Database(memory, database.path)
+    try:
+        memory.row_factory = sqlite3.Row
+        database.copy_to(memory)
+        database.close()
+        _migrate(copy, migrations)
+    except BaseException:
+        memory.close()
+        raise
+    return copy
 
 
 def _create(path: Path) -> None:

@@ -1,10 +1,12 @@
-"""Ed25519 over exact bytes (RFC 8032), and nothing else: the only room that knows PyNaCl.
+"""Ed25519 over exact bytes (RFC 8032), and boxes that only one such key opens: the only room that knows PyNaCl.
 
-What is verified is what arrived; nothing is ever re-encoded to be verified.
+What is verified is what arrived; nothing is ever re-encoded to be verified. A box is libsodium's sealed box, for the
+X25519 key that goes with an Ed25519 one; sealing the same twice gives two boxes.
 """
 
 from __future__ import annotations
 
+from nacl.public import SealedBox
 from nacl.signing import SigningKey as _NaclSigningKey
 from nacl.signing import VerifyKey
 
@@ -28,6 +30,21 @@ class SigningKey:
     def sign(self, message: bytes) -> bytes:
         """The 64-byte signature over `message`."""
         return self._key.sign(message).signature
+
+    def unseal(self, box: bytes) -> bytes | None:
+        """What was sealed for this key; None for anything else."""
+        try:
+            return SealedBox(self._key.to_curve25519_private_key()).decrypt(box)
+        except Exception:
+            return None
+
+
+def seal(public_key: bytes, message: bytes) -> bytes:
+    """`message` in a box that only the holder of this Ed25519 key opens. Refused for what is no such key."""
+    try:
+        return SealedBox(VerifyKey(public_key).to_curve25519_public_key()).encrypt(message)
+    except Exception as error:
+        raise Refused("nothing can be sealed for this public key, because it is none") from error
 
 
 def verifies(public_key: bytes, message: bytes, signature: bytes) -> bool:

@@ -37,16 +37,19 @@ def output_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_input(what: str, file: str) -> bytes:
-    """The content of a file that was named, or of standard input for `-`. Refused when it can't be read."""
+def read_input(what: str, file: str, *, at_most: int = -1) -> bytes:
+    """The content of a file that was named, or of standard input for `-`; its first bytes `at_most`. Refused when it
+    can't be read.
+    """
     from agent.host.failures import reason
 
     try:
         if file != "-":
-            return Path(file).read_bytes()
+            with Path(file).open("rb") as stream:
+                return stream.read(at_most)
         if sys.stdin is None:
             raise Refused(f"{what} is to come from standard input, which is closed")
-        return sys.stdin.buffer.read()
+        return sys.stdin.buffer.read(at_most)
     except OSError as error:
         raise Refused(f"{what} {file} cannot be read: {reason(error)}") from error
 

@@ -96,9 +96,6 @@ class Accounts(Protocol):
     def close_connections_of(self, account: str) -> None:
         """Disconnect an account; it may come back."""
 
-    def list_accounts(self) -> frozenset[str]:
-        """Every account's name."""
-
     def has_queue(self, queue: str) -> bool:
         """Whether there is such a queue."""
 
@@ -160,10 +157,6 @@ class BrokerAccounts:
 
     def close_connections_of(self, account: str) -> None:
         self._call("DELETE", f"connections/username/{_path(account)}", absent_is_fine=True)
-
-    def list_accounts(self) -> frozenset[str]:
-        listed = self._call("GET", "users")
-        return frozenset(str(one["name"]) for one in _objects(listed) if "name" in one)
 
     def has_queue(self, queue: str) -> bool:
         return self._call("GET", f"queues/{_VHOST}/{_path(queue)}", absent_is_fine=True) is not None
@@ -262,10 +255,6 @@ def _exactly(*names: str) -> str:
 
 def _path(name: str) -> str:
     return quote(name, safe="")
-
-
-def _objects(answer: JsonValue) -> list[dict[str, JsonValue]]:
-    return [one for one in answer if isinstance(one, dict)] if isinstance(answer, list) else []
 
 
 def _why(answer: JsonValue, status: int) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agent.control import assigning, poke
 from agent.control.assigning import Arrangement, Assignment, OwnList
-from agent.control.changing import change, compose_for
+from agent.control.changing import change, compose_for, declared_ids
 from agent.control.comparing import Comparison, compare
 from agent.control.composing import check_module
 from agent.control.declaring import (
@@ -29,6 +29,7 @@ from agent.control.declaring import (
 )
 from agent.control.modules import Module
 from agent.control.ports import HostPort, PortRange
+from agent.control.sealing import unsealed
 from agent.control.signing import Keyring
 from agent.control.store import Store, Version
 from agent.errors import Refused
@@ -131,7 +132,8 @@ class Arranging:
     def rollback(self, name: str, to: int | None = None) -> Declared | Waits:
         """Declare to a node what it was declared before: by the serial `to`, else the last that was something else.
 
-        Refused when nothing such is kept, or it can't be any more (a module was removed).
+        The mesh's secrets keep the values that they have. Refused when nothing such is kept, or it can't be any more (a
+        module or a secret was removed).
         """
         find_node(self._store, name)
         earlier = self._earlier(name, to)
@@ -142,7 +144,7 @@ class Arranging:
         node = find_node(self._store, name)
         before = self._store.arrangements.get(name)
         after = before if document is None else replace(before, own=_own_list(document, settings))
-        composed = compose_for(self._store, node, before, after, {})
+        composed = compose_for(self._store, node, before, after, {}, keep=False)
         wanted = self._store.declarations.wanted(name)
         return compare(items_of(wanted) if wanted else (), composed.checked.items, waits=composed.waits)
 
@@ -204,7 +206,7 @@ class Arranging:
 
     def ports(self) -> tuple[PortRow, ...]:
         """Every host port that is assigned or not yet free again, by node and number."""
-        rows = [row for node, one in self._store.arrangements.all().items() for row in _port_rows(node, one)]
+        rows = [row for name, one in self._store.arrangements.all().items() for row in self._port_rows(name, one)]
         return tuple(sorted(rows, key=lambda row: (row.node, row.port.number, row.port.protocol)))
 
     @property
@@ -247,7 +249,7 @@ class Arranging:
             return kept
         for wanted in history[1:]:
             kept = self._store.arrangements.kept(name, wanted.serial)
-            if kept is not None and items_of(wanted) != items_of(history[0]):
+            if kept is not None and unsealed(items_of(wanted)) != unsealed(items_of(history[0])):
                 return kept
         raise Refused(f"{name} was never declared anything else, so there is nothing that it could go back to.")
 
@@ -271,14 +273,16 @@ class Arranging:
         )
         return ModuleRow(name, newest.number, newest.added, assigned)
 
+    def _port_rows(self, name: str, arrangement: Arrangement) -> Iterator[PortRow]:
+        for assignment in arrangement.assignments:
+            for called, port in assignment.ports.items():
+                yield PortRow(name, port, assignment.name, called, None)
+        node = find_node(self._store, name)
+        declared = declared_ids(self._store, node)
+        for released in arrangement.released:
+            if assigning.may_be_open(released, node, declared):
+                yield PortRow(name, released.port, released.assignment, "", released.serial)
+
 
 def _own_list(document: Document, settings: Mapping[str, str]) -> OwnList | None:
     return OwnList(document, dict(settings)) if document.items else None
-
-
-def _port_rows(node: str, arrangement: Arrangement) -> Iterator[PortRow]:
-    for assignment in arrangement.assignments:
-        for name, port in assignment.ports.items():
-            yield PortRow(node, port, assignment.name, name, None)
-    for released in arrangement.released:
-        yield PortRow(node, released.port, released.assignment, "", released.serial)

@@ -1,6 +1,7 @@
 """The control plane in one file, for the day its machine is lost: store, signing keys, the broker's certificate.
 
-- With the keys and the certificate nodes go on trusting who comes after; with the store it knows what they hold.
+- With the keys and the certificate nodes go on trusting who comes after; with the store it knows what they hold. The
+  mesh's secrets are in it.
 - The file holds what the mesh is ruled by: it is written 0600, and belongs where nobody else reads it.
 - Restoring is for a machine on which no control plane has ever run. Everything is checked before anything is written,
   and the store, by which a control plane is known to be here, is written last.
@@ -27,7 +28,7 @@ from agent.host import directories, files
 _VERSION = 1
 _ABOUT, _STORE = "backup.json", "store.db"
 _KEY = re.compile(r"keys/([1-9][0-9]{0,8})\.seed")
-_CERTIFICATE = re.compile(r"secrets/[a-z_][a-z0-9_-]{0,31}/[a-z0-9][a-z0-9-]{0,62}\.(crt|key)")
+_CERTIFICATE = re.compile(r"secrets/[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/[a-z0-9][a-z0-9-]{0,62}\.(crt|key)")
 _LARGEST = 4 * 1024**3
 
 
@@ -83,7 +84,8 @@ def restore_backup(state: Path, path: Path) -> str:
         files.write(place, data, mode=0o600, uid=uid, gid=gid)
     files.write(target, parts[_STORE], mode=0o600, uid=uid, gid=gid)
     try:
-        with closing(open_store(state)) as store, store.transaction():
+        # An older program's is brought up to date here: nothing else has ever opened it.
+        with closing(open_store(state, migrate=True)) as store, store.transaction():
             store.nodes.begin_anew(node)
             store.declarations.send_unreported()
             store.settings.set_served(False)

@@ -79,3 +79,8 @@ def _clean_value(value: JsonValue) -> JsonValue:
     if isinstance(value, dict):
         return {clean(name, 200): _clean_value(item) for name, item in value.items()}
     return value
+
+
+def account(user_id: str | None) -> str:
+    """The account that sent a message, for a log."""
+    return clean(user_id, 100) if user_id else "an account that it does not name"

@@ -1,6 +1,7 @@
 """What a new declaration would change against the last one: purely, resource by resource.
 
 A secret's value is in no declaration but sealed, which isn't shown; where a file's content uses one, it holds its name.
+A box that differs is another value, or one for another machine in the node's place.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def _line(before: Item | None, after: Item) -> Line:
     changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     if not changed:
         return Line(id, Change.KEEP, "")
+    if changed == ["sealed"]:
+        return Line(id, Change.CHANGE, "the mesh has changed it")
     words = " and ".join(filter(None, [", ".join(changed[:-1]), changed[-1]]))
     return Line(id, Change.CHANGE, f"its {words} change{'s' if len(changed) == 1 else ''}", _difference(before, after))
 

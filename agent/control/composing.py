@@ -4,52 +4,25 @@
   declare alike are declared once.
 - Nothing is newly assigned before the node's first report, which says what it carries: until then it waits.
 - A reference to another node's port or address has a value, or the whole is refused.
+- What the mesh has of the secrets that are used comes first, sealed for the node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from agent.control.assigning import Arrangement, Assignment, Released, given_back, may_be_open
 from agent.control.modules import Filling, Module, fill_module, foreign, node_of, references
-from agent.control.ports import HostPort, PortRange, Situation, allocate, ephemeral_range, pins
+from agent.control.parts import Part, Secrets, check, only, secret_of, secrets_part, unshared, used_secrets
+from agent.control.ports import PortRange, Situation, allocate, ephemeral_range, pins
 from agent.control.registry import Node
 from agent.errors import Refused
-from agent.fields import JsonValue, canonical, nearest, quoted
-from agent.resources import (
-    Bridge,
-    Container,
-    Context,
-    Document,
-    Resource,
-    check_state_folder,
-    check_within,
-    claims,
-    fill_document,
-    parse_list,
-)
+from agent.fields import JsonValue, nearest, quoted
+from agent.resources import SEAL_BYTES, Bridge, Container, Document, Resource, claims, fill_document
 
-# What several parts of one list may declare, as long as they ask the same of it.
-_SHARED = frozenset({"package", "directory", "image"})
 # What can hold a port open.
 _BINDING = frozenset({"service", "container", "reserved"})
-# Where a node keeps its state unless it was told otherwise; its own answer is what counts.
-_USUAL_STATE = Path("/var/lib/mesh-agent")
-
-
-class _AnyId(Collection[str]):
-    """What a node carries isn't known by id: any need may be one, and the node refuses one that isn't."""
-
-    def __contains__(self, id: object) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +57,7 @@ class Target:
     declared: Collection[str]
     range: PortRange
     modules: Mapping[tuple[str, int], Module]
+    secrets: Secrets = field(default_factory=Secrets)
 
     @property
     def has_reported(self) -> bool:
@@ -94,21 +68,25 @@ class Target:
 class Composed:
     """A node's whole list, and its arrangement with the ports that were given.
 
-    `uses` are the nodes that it refers to; `waits` says that assignments are left out until the node first reports.
+    `uses` are the nodes that it refers to, `secrets` the mesh's secrets, each with the assignments that use it ("": its
+    own list). `waits` says that assignments are left out until the node first reports.
     """
 
     arrangement: Arrangement
     checked: Checked
     uses: frozenset[str]
+    secrets: Mapping[str, tuple[str, ...]]
     waits: bool
 
 
 def used_references(arrangement: Arrangement, modules: Mapping[tuple[str, int], Module]) -> frozenset[str]:
     """The references to nodes' ports and addresses in all that is arranged."""
-    documents = [modules[one.module, one.version].document for one in arrangement.assignments]
-    if arrangement.own:
-        documents.append(arrangement.own.document)
-    return frozenset().union(*(foreign(references(document.items)) for document in documents))
+    return foreign(_references(arrangement, modules))
+
+
+def named_secrets(arrangement: Arrangement, modules: Mapping[tuple[str, int], Module]) -> frozenset[str]:
+    """The names of secrets that anything arranged refers to, whoever's they are."""
+    return frozenset(filter(None, map(secret_of, _references(arrangement, modules))))
 
 
 def compose(before: Arrangement, after: Arrangement, target: Target, elsewhere: Elsewhere) -> Composed:
@@ -123,48 +101,48 @@ def compose(before: Arrangement, after: Arrangement, target: Target, elsewhere: 
     again = {port for one in given.assignments for port in one.ports.values()}
     released = tuple(one for one in released if one.port not in again)
     parts = list(_parts(given, target, replace(elsewhere, arrangements={**elsewhere.arrangements, node.name: given})))
-    _check(parts)
+    secrets = used_secrets(parts, target.secrets)
+    parts.insert(0, secrets_part(secrets, target.secrets))
+    check(parts)
     uses = frozenset(filter(None, map(node_of, elsewhere.used))) - {node.name}
     waiting = {one.name: one for one in after.assignments if not (target.has_reported or one.declared)}
-    there = [part for part in parts if part.name not in waiting]
+    there = [part for part in parts[1:] if part.name not in waiting]
+    used = {name for name, users in secrets.items() if not waiting.keys() >= set(users)}
     holders = {part.name: tuple(one.id for one in part.resources if one.kind in _BINDING) for part in there}
     assignments = tuple(
         waiting.get(one.name) or replace(one, holders=holders[one.name], declared=True) for one in given.assignments
     )
     final = replace(given, assignments=assignments)
     released = (*released, *given_back(before, final, target.next_serial))
-    return Composed(replace(final, released=released), _checked(there), uses, waits=bool(waiting))
+    checked = _checked([only(parts[0], used), *there])
+    return Composed(replace(final, released=released), checked, uses, secrets, waits=bool(waiting))
 
 
 def check_module(module: Module) -> None:
     """Refuse a module that, with its defaults, no node could be given."""
-    # Any value will do for what is known only of a node.
+    # Any value will do for what is known only of a node, and any secret may be the mesh's by then.
     names = foreign(references(module.document.items))
     values = {name: "127.0.0.1" if name.startswith("address.") else "65535" for name in names}
     filling = Filling(module.name, {}, "node", values)
     chosen = {port.number for port in pins(fill_module(module, filling, {}))}
     free = (number for number in range(1, 65535) if number not in chosen)
     ports = dict(zip(module.ports, free, strict=False))
-    parts = [_Part("", tuple(fill_module(module, filling, ports)))]
-    for resource in _check(parts):
+    parts = [Part("", tuple(fill_module(module, filling, ports)))]
+    named = set(filter(None, map(secret_of, references(module.document.items))))
+    secrets = Secrets(named, {name: bytes(SEAL_BYTES + 1) for name in named})
+    parts.insert(0, secrets_part(used_secrets(parts, secrets), secrets))
+    for resource in check(parts):
         _check_use(module, {number: name for name, number in ports.items()}, resource)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part of a node's list: its own (without a name), or an assignment's."""
-
-    name: str
-    items: tuple[Mapping[str, JsonValue], ...]
-    ports: Mapping[str, HostPort] = field(default_factory=dict)
-    resources: tuple[Resource, ...] = ()
-
-    @property
-    def title(self) -> str:
-        return f"the assignment {self.name}" if self.name else "the node's own list"
+def _references(arrangement: Arrangement, modules: Mapping[tuple[str, int], Module]) -> frozenset[str]:
+    documents = [modules[one.module, one.version].document for one in arrangement.assignments]
+    if arrangement.own:
+        documents.append(arrangement.own.document)
+    return frozenset().union(*(references(document.items) for document in documents))
 
 
-def _checked(parts: Sequence[_Part]) -> Checked:
+def _checked(parts: Sequence[Part]) -> Checked:
     items = tuple(item for part in parts for item in part.items)
     return Checked(items, tuple(resource.id for part in parts for resource in part.resources))
 
@@ -201,36 +179,21 @@ def _own_items_for_pins(arrangement: Arrangement, target: Target) -> list[dict[s
     return fill_document(arrangement.own.document, arrangement.own.settings, target.node.name)
 
 
-def _parts(arrangement: Arrangement, target: Target, elsewhere: Elsewhere) -> Iterator[_Part]:
+def _parts(arrangement: Arrangement, target: Target, elsewhere: Elsewhere) -> Iterator[Part]:
     """Each part with its items filled, and without what an earlier one declares alike."""
     shared: dict[str, str] = {}
     if arrangement.own:
         document = arrangement.own.document
         values = _values(document, "", target.node.name, elsewhere)
         items = fill_document(document, arrangement.own.settings, target.node.name, values)
-        yield _Part("", tuple(_unshared(items, shared)))
+        yield Part("", tuple(unshared(items, shared)))
     for assignment in arrangement.assignments:
         module, where = target.modules[assignment.module, assignment.version], _where(assignment)
         values = _values(module.document, where, target.node.name, elsewhere)
         filling = Filling(assignment.name, assignment.settings, target.node.name, values)
         numbers = {name: port.number for name, port in assignment.ports.items()}
         items = fill_module(module, filling, numbers, where)
-        yield _Part(assignment.name, tuple(_unshared(items, shared)), assignment.ports)
-
-
-def _unshared(items: Iterable[dict[str, JsonValue]], shared: dict[str, str]) -> Iterator[dict[str, JsonValue]]:
-    """Those items that no earlier part has declared alike; `shared` remembers."""
-    mine: dict[str, str] = {}
-    for item in items:
-        if item.get("kind") in _SHARED:
-            id = f"{item['kind']}:{item.get('name')}"
-            asks = canonical({key: value for key, value in item.items() if key != "needs"})
-            if shared.get(id) == asks:
-                continue
-            mine.setdefault(id, asks)
-        yield item
-    for id, asks in mine.items():
-        shared.setdefault(id, asks)
+        yield Part(assignment.name, tuple(unshared(items, shared)), assignment.ports)
 
 
 def _values(document: Document, where: str, node: str, elsewhere: Elsewhere) -> dict[str, str]:
@@ -265,46 +228,6 @@ def _value(name: str, where: str, node: str, elsewhere: Elsewhere) -> str:
         raise Refused(f"{uses} yet: {assigned} has no ports on {other}, or waits for that node's first report")
     hint = nearest(port, assignment.ports)
     raise Refused(f"{uses}: the module {assignment.module} of {assigned} has no port {quoted(port)}{hint}")
-
-
-def _check(parts: list[_Part]) -> tuple[Resource, ...]:
-    """Read every part, and refuse what can't stand side by side; each part in the list gets its resources."""
-    context = Context(_USUAL_STATE)
-    resources: list[Resource] = []
-    holders: dict[str, _Part] = {}
-    for at, part in enumerate(parts):
-        where = f"{part.name}: resource" if part.name else "resource"
-        for number, item in enumerate(part.items):
-            if "role" in item:
-                raise Refused(f"{where}[{number}].role: only what a bundle carries has a role; leave it out")
-        read = parse_list(part.items, context, beside=_AnyId(), after=resources, where=where)
-        for resource in read:
-            other = holders.setdefault(resource.id, part)
-            if other.name != part.name:
-                raise Refused(
-                    f"{resource.id} is declared by {part.title} and, asking for something else, by {other.title}; "
-                    "only one of them can be there"
-                )
-        resources.extend(read)
-        parts[at] = replace(part, resources=read)
-    _check_ports(parts)
-    check_within(resources)
-    check_state_folder(resources, _USUAL_STATE)
-    return tuple(resources)
-
-
-def _check_ports(parts: Sequence[_Part]) -> None:
-    """Refuse a port of the author's choice that another part was given."""
-    given = {port: (part, name) for part in parts for name, port in part.ports.items()}
-    for part in parts:
-        for resource in part.resources:
-            for claim in claims(resource).ports:
-                holder, name = given.get(HostPort(claim.protocol, claim.number), (part, ""))
-                if holder.name != part.name:
-                    raise Refused(
-                        f"{resource.id} wants port {claim}, which {holder.title} holds as its port {name}; "
-                        "choose another number"
-                    )
 
 
 def _check_use(module: Module, ports: Mapping[int, str], resource: Resource) -> None:

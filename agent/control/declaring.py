@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from agent.control.registry import Node, next_serial, recovery_copy
+from agent.control.sealing import resealed
 from agent.control.signing import Keyring
 from agent.control.store import Store, Wanted
 from agent.errors import Refused
@@ -78,13 +79,24 @@ Outcome = Applied | RefusedBy | StillWaiting
 
 
 def sign_anew(store: Store, keys: Keyring, node: Node, now: float) -> None:
-    """Sign a node's wanted content once more under the next serial; to be called inside a transaction."""
+    """Sign a node's wanted content once more under the next serial; to be called inside a transaction.
+
+    What is sealed in it is so for the key that the node has now.
+    """
     wanted = store.declarations.wanted(node.name)
     if wanted is None:
         return
-    items = items_of(wanted)
+    items = resealed(store, node, items_of(wanted))
     ids = [f"{item['kind']}:{item['name']}" for item in items]
     sign(store, keys, node, items, ids, now=now)
+
+
+def sign_for_its_key(store: Store, keys: Keyring, node: Node, now: float) -> None:
+    """Sign it once more if what is sealed in it is for another key than the node has now; inside a transaction."""
+    wanted = store.declarations.wanted(node.name)
+    items = items_of(wanted) if wanted else ()
+    if items != resealed(store, node, items):
+        sign_anew(store, keys, node, now)
 
 
 def items_of(wanted: Wanted) -> tuple[dict[str, JsonValue], ...]:

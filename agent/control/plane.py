@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -19,12 +20,13 @@ from agent.control import declaring, parking, poke, removal, rotation, views
 from agent.control.arranging import Arranging
 from agent.control.config import Settings, advertised, read_settings
 from agent.control.founding import pins
+from agent.control.mesh_secrets import MeshSecrets
 from agent.control.signing import read_keyring
 from agent.control.store import Store, open_store
 from agent.control.tokens import DEFAULT_LIFETIME, Site, create_token, revoke_tokens
 from agent.errors import Refused
 from agent.fields import quoted
-from agent.host import locks
+from agent.host import flocks
 from agent.resources import Document
 from agent.token import Token
 
@@ -50,7 +52,9 @@ class Control:
         self._accounts_for = accounts_for
         self._clock = clock
         self._random = random
-        self.arranging = Arranging(state, store, lambda: read_keyring(state, store), clock)
+        keys = partial(read_keyring, state, store)
+        self.arranging = Arranging(state, store, keys, clock)
+        self.secrets = MeshSecrets(state, store, keys, clock, random)
 
     def __enter__(self) -> Control:
         return self
@@ -244,8 +248,8 @@ def open_control(
 
 
 def is_serving(state: Path) -> bool:
-    """Whether the service runs."""
-    return locks.holder(state / "control" / "serve.lock") is not None
+    """Whether the service runs, be it in a container."""
+    return flocks.is_held(state / "control" / "serve.lock")
 
 
 def _connect_accounts(settings: Settings) -> Accounts:

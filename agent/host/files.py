@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from agent.host import entries, paths, temporary
 from agent.host.failures import in_words
 
 _CHUNK = 1024 * 1024
+# linux/fs.h: have the same blocks as another file, until either is written to.
+_FICLONE = 0x40049409
 
 
 def read(path: Path, *, uid: int = 0) -> bytes | None:
@@ -47,16 +50,44 @@ def write(
     On any failure the previous file is as it was: Unavailable for what may pass (a full disk), Refused when
     something other than a file is there or the way can't be trusted.
     """
-    with in_words("Writing", path), paths.parent(path, uid=uid) as (folder, name):
+
+    def fill(descriptor: int) -> None:
+        for chunk in [content] if isinstance(content, bytes) else content:
+            _write_all(descriptor, chunk)
+
+    with in_words("Writing", path):
+        _put(path, fill, mode=mode, uid=uid, gid=gid, mark=mark)
+
+
+def copy(source: Path, path: Path, *, mode: int, uid: int, gid: int) -> None:
+    """Makes `path` a copy of the file `source`, as `write` does; where the file system can, they share their blocks.
+
+    Neither notices when the other is changed.
+    """
+    with in_words("Copying", source), source.open("rb") as stream:
+
+        def fill(descriptor: int) -> None:
+            try:
+                fcntl.ioctl(descriptor, _FICLONE, stream.fileno())
+            except OSError:  # Another file system, or one that shares nothing: byte by byte.
+                while chunk := stream.read(_CHUNK):
+                    _write_all(descriptor, chunk)
+
+        _put(path, fill, mode=mode, uid=uid, gid=gid)
+
+
+def move(source: Path, path: Path, *, uid: int = 0) -> None:
+    """Gives a file another place on the same file system, where it replaces what is there, durably."""
+    with (
+        in_words("Moving", source),
+        paths.parent(source, uid=uid) as (before, name),
+        paths.parent(path, uid=uid) as (folder, new_name),
+    ):
         with suppress(FileNotFoundError):
-            entries.require_file(folder, name, path)
-        temporary.clean(folder)
-        with temporary.create(folder) as (descriptor, temporary_name):
-            for chunk in [content] if isinstance(content, bytes) else content:
-                _write_all(descriptor, chunk)
-            entries.dress(descriptor, mode=mode, uid=uid, gid=gid, mark=mark)
-            os.rename(temporary_name, name, src_dir_fd=folder, dst_dir_fd=folder)
+            entries.require_file(folder, new_name, path)
+        os.rename(name, new_name, src_dir_fd=before, dst_dir_fd=folder)
         paths.sync(folder)
+        paths.sync(before)
 
 
 def remove(path: Path, *, uid: int = 0) -> bool:
@@ -71,6 +102,19 @@ def remove(path: Path, *, uid: int = 0) -> bool:
         except FileNotFoundError:
             return False
         return True
+
+
+def _put(path: Path, fill: Callable[[int], None], *, mode: int, uid: int, gid: int, mark: bytes | None = None) -> None:
+    """Have `fill` write a new file, and put that in its place."""
+    with paths.parent(path, uid=uid) as (folder, name):
+        with suppress(FileNotFoundError):
+            entries.require_file(folder, name, path)
+        temporary.clean(folder)
+        with temporary.create(folder) as (descriptor, temporary_name):
+            fill(descriptor)
+            entries.dress(descriptor, mode=mode, uid=uid, gid=gid, mark=mark)
+            os.rename(temporary_name, name, src_dir_fd=folder, dst_dir_fd=folder)
+        paths.sync(folder)
 
 
 def _chunks(path: Path, uid: int) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent.errors import Unavailable
@@ -14,24 +15,36 @@ from agent.host.failures import in_words
 from agent.host.processes import Process
 
 
-class Held(Unavailable):
-    """The lock is another process's; `holder` is None when that one can't be seen from here."""
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a lock, and the line that it left there about itself."""
 
-    def __init__(self, path: Path, holder: Process | None) -> None:
-        by = f"process {holder.pid} ({processes.command(holder.pid)})" if holder else "another process"
-        super().__init__(f"{path} is held by {by}; wait for it to end, or stop it.")
+    process: Process
+    note: str
+
+
+class Held(Unavailable):
+    """The lock is another process's; `holder` and `note` are None and "" when that one can't be seen from here."""
+
+    def __init__(self, path: Path, by: Holder | None) -> None:
+        who = f"process {by.process.pid} ({processes.command(by.process.pid)})" if by else "another process"
+        super().__init__(f"{path} is held by {who}; wait for it to end, or stop it.")
         self.path = path
-        self.holder = holder
+        self.holder = by.process if by else None
+        self.note = by.note if by else ""
 
 
 @contextmanager
-def hold(path: Path) -> Iterator[None]:
-    """Holds the lock `path` (made 0600 when absent) for the block; Held at once when another has it."""
+def hold(path: Path, note: str = "") -> Iterator[None]:
+    """Holds the lock `path` (made 0600 when absent) for the block; Held at once when another has it.
+
+    `note` is a line for whoever asks who holds it.
+    """
     with in_words("Locking", path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with in_words("Locking", path):
-            _lock(descriptor, path)
+            _lock(descriptor, path, note)
         try:
             yield
         finally:
@@ -43,22 +56,29 @@ def hold(path: Path) -> Iterator[None]:
 
 def holder(path: Path) -> Process | None:
     """The living process that holds the lock `path`, None when nobody does; the lock isn't touched."""
+    found = look(path)
+    return found.process if found else None
+
+
+def look(path: Path) -> Holder | None:
+    """As `holder`, with what it says of itself."""
     with in_words("Reading", path):
         try:
-            words = path.read_text("ascii", "replace").split()
+            line, _, note = path.read_text("utf-8", "replace").partition("\n")
         except FileNotFoundError:
             return None
+    words = line.split()
     if len(words) != 2 or not all(word.isdecimal() for word in words):
         return None
     process = Process(int(words[0]), int(words[1]))
-    return process if processes.is_alive(process) else None
+    return Holder(process, note.rstrip("\n")) if processes.is_alive(process) else None
 
 
-def _lock(descriptor: int, path: Path) -> None:
+def _lock(descriptor: int, path: Path, note: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise Held(path, holder(path)) from error
+        raise Held(path, look(path)) from error
     me = processes.current()
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{me.pid} {me.started}\n".encode(), 0)
+    os.pwrite(descriptor, f"{me.pid} {me.started}\n{note}\n".encode(), 0)

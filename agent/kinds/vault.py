@@ -2,6 +2,7 @@
 
 - Only this agent puts anything there, so what is there is ours, whatever mark it bears.
 - What is made once is kept when its resource is dropped: data made under it may need it again.
+- What the mesh sealed for this node is opened with the node's own key.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from agent.envelope import SigningKey
 from agent.errors import Refused, Unavailable
 from agent.host import accounts, directories, files
 from agent.kinds import places
@@ -35,9 +37,9 @@ def look_at_folder(path: Path) -> Thing | None:
     return places.require(path.parent, Form.DIRECTORY, uid=os.geteuid())
 
 
-def look(path: Path, folder: Thing | None) -> Thing | None:
+def look(path: Path, folder: Thing | None, *, digest: bool = False) -> Thing | None:
     """The file at `path`, in a folder seen before; None when it isn't there."""
-    return None if folder is None else places.require(path, Form.FILE, uid=folder.uid)
+    return None if folder is None else places.require(path, Form.FILE, uid=folder.uid, digest=digest)
 
 
 def folder_drift(folder: Thing | None, owner: tuple[int, int]) -> str:
@@ -52,6 +54,12 @@ def read(path: Path) -> bytes | None:
     """The content of the file at `path`; None when it isn't there."""
     folder = look_at_folder(path)
     return None if folder is None else files.read(path, uid=folder.uid)
+
+
+def unseal(box: bytes, state: Path) -> bytes | None:
+    """What the mesh sealed for this node's own key, which is read for it and kept nowhere else; None for another's."""
+    seed = files.read(state / "identity" / "signing.seed", uid=os.geteuid())
+    return None if seed is None else SigningKey(seed).unseal(box)
 
 
 def make_folder(path: Path, owner: tuple[int, int]) -> None:

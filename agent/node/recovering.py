@@ -3,11 +3,13 @@
 - The accepted declaration brings the ids that the mesh knows this node to hold. Of those that the ledger doesn't know
   and the list doesn't declare, what bears this state folder's mark becomes the ledger's again, as if it were half made;
   so applying lets go of it as of anything that is declared no more. What bears no mark isn't ours, and isn't touched.
-- Secrets and certificates are never let go of by themselves, packages neither, and reserved ports are nothing.
+- Secrets that were made here and certificates are never let go of by themselves, packages neither, and reserved ports
+  are nothing. A secret that the mesh sent is let go of.
 """
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Collection, Mapping
 
@@ -16,13 +18,14 @@ from agent.fields import JsonValue
 from agent.kinds.kind import Machine, Standing, Wanted
 from agent.node.ledger import Ledger
 from agent.reconcile import Kinds
-from agent.resources import Context, Origin, Resource, parse_resource, split_id
+from agent.resources import SEAL_BYTES, Context, Origin, Resource, parse_resource, split_id
 
 log = logging.getLogger(__name__)
 
 # The least that makes a resource of an id: how it is to be is no matter when it goes. In the order of applying, of
 # which removal is the reverse.
 _LEAST: Mapping[str, Mapping[str, JsonValue]] = {
+    "secret": {"sealed": base64.b64encode(bytes(SEAL_BYTES + 1)).decode("ascii")},
     "directory": {},
     "file": {"content": ""},
     "image": {},

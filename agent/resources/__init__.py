@@ -1,6 +1,14 @@
 """The model: every kind's spec and how it is read, what each claims, lists of them, and the declaration."""
 
-from agent.resources.claims import Claims, check_beside, check_state_folder, check_within, claims, conflict
+from agent.resources.claims import (
+    Claims,
+    check_beside,
+    check_state_folder,
+    check_within,
+    claims,
+    collisions,
+    conflict,
+)
 from agent.resources.declaration import (
     Declaration,
     Trust,
@@ -27,6 +35,8 @@ from agent.resources.model import (
 from agent.resources.parse import late_references, map_item, parse_resource
 from agent.resources.ports import EVERY_ADDRESS, Port, parse_port
 from agent.resources.specs import (
+    LARGEST_SECRET,
+    SEAL_BYTES,
     Bind,
     Bridge,
     Certificate,
@@ -44,9 +54,11 @@ from agent.resources.specs import (
     LoginReady,
     Package,
     Published,
+    Random,
     Readiness,
     Ready,
     Reserved,
+    Sealed,
     Secret,
     Service,
     Spec,
@@ -56,7 +68,9 @@ from agent.resources.specs import (
 
 __all__ = [
     "EVERY_ADDRESS",
+    "LARGEST_SECRET",
     "RUNNING_KINDS",
+    "SEAL_BYTES",
     "SHARED_KINDS",
     "Bind",
     "BlobFacts",
@@ -84,10 +98,12 @@ __all__ = [
     "Package",
     "Port",
     "Published",
+    "Random",
     "Readiness",
     "Ready",
     "Reserved",
     "Resource",
+    "Sealed",
     "Secret",
     "Service",
     "Spec",
@@ -99,6 +115,7 @@ __all__ = [
     "check_type",
     "check_within",
     "claims",
+    "collisions",
     "conflict",
     "document_values",
     "encode_declaration",

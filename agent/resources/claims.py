@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.errors import Refused
@@ -83,7 +83,8 @@ def check_beside(assigned: Sequence[Resource], carried: Sequence[Resource]) -> N
     """Refuse an assigned list that claims what a carried resource does.
 
     A package or directory may have both origins if both ask the same of it, in the same words: whoever looks
-    whether anything has to be done must find the same for both.
+    whether anything has to be done must find the same for both. Only which files a package comes from is the carried
+    one's alone.
     """
     holders = _Holders()
     for resource in carried:
@@ -91,12 +92,32 @@ def check_beside(assigned: Sequence[Resource], carried: Sequence[Resource]) -> N
     by_id = {one.id: one for one in carried}
     for resource in assigned:
         twin = by_id.get(resource.id) if resource.kind in SHARED_KINDS else None
-        if twin and twin.source != resource.source:
+        if twin and not _same(twin, resource):
             raise Refused(
                 f"{resource.id} is carried as well, and asks for something else there; "
                 "ask the same in the same words, or leave it out"
             )
         _check(resource, (one for one in holders.near(resource) if one is not twin))
+
+
+def collisions(carried: Iterable[Resource], assigned: Sequence[Resource]) -> dict[str, str]:
+    """Which carried resources claim what an assigned one has: id → why, as `check_beside` would refuse the other."""
+    holders = _Holders()
+    for resource in assigned:
+        holders.add(resource)
+    found: dict[str, str] = {}
+    for resource in carried:
+        for other in holders.near(resource):
+            shared = resource.id == other.id and resource.kind in SHARED_KINDS
+            if shared and _same(resource, other):
+                continue
+            if shared:
+                why: str | None = f"{resource.id} is declared here as well, and asks for something else there"
+            else:
+                why = conflict(resource, other)
+            if why:
+                found.setdefault(resource.id, why)
+    return found
 
 
 def check_state_folder(resources: Iterable[Resource], state: Path, allowed: Iterable[Path] = ()) -> None:
@@ -116,6 +137,12 @@ def check_state_folder(resources: Iterable[Resource], state: Path, allowed: Iter
                 f"{resource.id} lies above the agent's own folder {state}; there only a directory of root's can"
                 " be declared, which nobody else can write, without data = true"
             )
+
+
+def _same(carried: Resource, assigned: Resource) -> bool:
+    if isinstance(carried.spec, Package):
+        return replace(carried.spec, files=()) == assigned.spec
+    return carried.source == assigned.source
 
 
 class _Holders:

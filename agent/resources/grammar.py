@@ -18,7 +18,7 @@ from agent.errors import Refused
 from agent.fields import REQUIRED, Fields, dns_label, quoted
 from agent.resources.model import LATE_KINDS
 from agent.resources.ports import EVERY_ADDRESS, Port, parse_port
-from agent.resources.specs import Bind, Mount, Published, Volume
+from agent.resources.specs import LARGEST_SECRET, Bind, Mount, Published, Volume
 from agent.template import Template
 
 _MODE = re.compile(r"0?[0-7]{3,4}")
@@ -258,6 +258,24 @@ def package(fields: Fields, name: str) -> str:
         why = f"{quoted(name)} is no package's name; write it without version or architecture"
         raise fields.wrong("name", why)
     return name
+
+
+def secret_value(data: bytes, where: str) -> str:
+    """A value that the mesh keeps for its nodes: text that any file, and any variable of a program, can hold.
+
+    Refused when it isn't; the refusal shows nothing of it.
+    """
+    if not data:
+        raise Refused(f"{where} is empty")
+    if len(data) > LARGEST_SECRET:
+        raise Refused(f"{where} has more than {LARGEST_SECRET} bytes, which is the most that a secret can have")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Refused(f"{where} is not UTF-8 text; write it down as text, in base64 for example") from None
+    if "\0" in text:
+        raise Refused(f"{where} holds a zero character, which no variable of a program can")
+    return text
 
 
 def unit(text: str, where: str) -> str:

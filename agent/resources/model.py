@@ -100,3 +100,11 @@ def split_id(text: str) -> tuple[str, str]:
 def secret_folder(state: Path, owner: str) -> Path:
     """Where an owner's secrets and certificates lie; `owner` is USER or USER:GROUP."""
     return state / "secrets" / owner.partition(":")[0]
+
+
+def sent_beside(path: Path) -> Path:
+    """Where the secret lies that the mesh sent under the name of one that is made on the machine, at `path`.
+
+    No name has a dot, so neither takes the other's place, nor a certificate's.
+    """
+    return path.with_name(f"{path.name}.mesh")

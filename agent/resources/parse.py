@@ -11,8 +11,10 @@ from agent import template
 from agent.errors import Refused
 from agent.fields import Fields, JsonValue, canonical, field_path, nearest, quoted
 from agent.resources import grammar
-from agent.resources.model import Context, Resource, secret_folder
+from agent.resources.model import Context, Resource, secret_folder, sent_beside
 from agent.resources.specs import (
+    LARGEST_SECRET,
+    SEAL_BYTES,
     Bridge,
     Certificate,
     CommandReady,
@@ -28,9 +30,11 @@ from agent.resources.specs import (
     Limits,
     LoginReady,
     Package,
+    Random,
     Readiness,
     Ready,
     Reserved,
+    Sealed,
     Secret,
     Service,
     Spec,
@@ -43,6 +47,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # How a service's processes are told from all others.
 _OUR_VARIABLES = "AGENT_SERVICE"
 _OUR_LABELS = "mesh-agent"
+_PACKAGE_FILES = (".deb", ".rpm", ".apk")
 # An engine's command reads these itself, so that none can carry a secret through it to the container.
 _ENGINES_VARIABLES = re.compile(r"PATH|HOME|USER|LOGNAME|LANG|TMPDIR|(LC|LD|XDG|GO|DOCKER|CONTAINERS?|PODMAN)_?[A-Z_]*")
 
@@ -66,9 +71,7 @@ def parse_resource(item: object, where: str, context: Context) -> Resource:
     spec = parse(fields, name, context)
     fields.finish()
     source = {key: value for key, value in values.items() if key not in ("needs", "role")}
-    blob = _blob_of(spec)
-    if blob:
-        source["sha256"] = blob.sha256
+    source.update(_digests(spec))
     return Resource(kind, name, spec, needs, canonical(source), founder_only=role == "founder")
 
 
@@ -163,10 +166,13 @@ def _file(fields: Fields, name: str, context: Context) -> Spec:
 
 
 def _blob(fields: Fields, context: Context) -> FromBlob:
-    name, declared = grammar.plain(fields, "blob"), fields.text("sha256", "")
+    return _carried(fields, "blob", grammar.plain(fields, "blob"), fields.text("sha256", ""), context)
+
+
+def _carried(fields: Fields, field: str, name: str, declared: str, context: Context) -> FromBlob:
     facts = context.blobs.facts(name)
     if facts is None:
-        raise fields.wrong("blob", f"there is no blob {quoted(name)} beside this list")
+        raise fields.wrong(field, f"there is no blob {quoted(name)} beside this list")
     if declared and facts.sha256 and facts.sha256 != declared:
         raise fields.wrong("sha256", f"the blob {quoted(name)} has another digest, {facts.sha256}")
     return FromBlob(name, facts.sha256 or declared, facts.size)
@@ -174,11 +180,21 @@ def _blob(fields: Fields, context: Context) -> FromBlob:
 
 def _secret(fields: Fields, name: str, context: Context) -> Spec:
     owner = grammar.owner(fields)
-    return Secret(
-        path=secret_folder(context.state, owner) / grammar.label(fields, name),
-        owner=owner,
-        size=fields.integer("bytes", 32, least=16, most=1024),
-    )
+    path = secret_folder(context.state, owner) / grammar.label(fields, name)
+    if "sealed" not in fields:
+        return Secret(path, owner, Random(fields.integer("bytes", 32, least=16, most=1024)))
+    if "bytes" in fields:
+        raise fields.wrong("bytes", "is for a secret that is made on the machine; this one is sealed by the mesh")
+    return Secret(sent_beside(path), owner, Sealed(_box(fields)))
+
+
+def _box(fields: Fields) -> bytes:
+    box = fields.base64("sealed")
+    if not SEAL_BYTES < len(box) <= SEAL_BYTES + LARGEST_SECRET:
+        raise fields.wrong(
+            "sealed", f"has {len(box)} bytes; a sealed value has {SEAL_BYTES + 1} to {SEAL_BYTES + LARGEST_SECRET}"
+        )
+    return box
 
 
 def _certificate(fields: Fields, name: str, context: Context) -> Spec:
@@ -203,7 +219,23 @@ def _certificate(fields: Fields, name: str, context: Context) -> Spec:
 def _package(fields: Fields, name: str, context: Context) -> Spec:
     where = fields.path("masks")
     masks = tuple(grammar.unit(grammar.finished(mask, where), where) for mask in fields.texts("masks", ()))
-    return Package(grammar.package(fields, name), masks)
+    return Package(grammar.package(fields, name), masks, _package_files(fields, context))
+
+
+def _package_files(fields: Fields, context: Context) -> tuple[FromBlob, ...]:
+    if "files" not in fields:
+        return ()
+    where = fields.path("files")
+    names = [grammar.finished(name, where) for name in fields.texts("files")]
+    digests = fields.text_table("sha256")
+    if not names:
+        raise fields.wrong("files", "is empty; leave it out where the package comes from the machine's own sources")
+    for at, name in enumerate(names):
+        if not name.endswith(_PACKAGE_FILES):
+            raise fields.wrong("files", f"{quoted(name)} is no package file's name; it ends with .deb, .rpm or .apk")
+        if name in names[:at]:
+            raise fields.wrong("files", f"{quoted(name)} is there twice")
+    return tuple(_carried(fields, "files", name, digests.get(name, ""), context) for name in names)
 
 
 def _service(fields: Fields, name: str, context: Context) -> Spec:
@@ -387,10 +419,12 @@ _PARSERS: Mapping[str, Callable[[Fields, str, Context], Spec]] = {
 }
 
 
-def _blob_of(spec: Spec) -> FromBlob | None:
-    if isinstance(spec, Image):
-        return spec.archive
-    return spec.content if isinstance(spec, File) and isinstance(spec.content, FromBlob) else None
+def _digests(spec: Spec) -> dict[str, JsonValue]:
+    """The field by which a resource's source covers the bytes of the blobs that it names."""
+    if isinstance(spec, Package):
+        return {"sha256": {one.name: one.sha256 for one in spec.files}} if spec.files else {}
+    blob = spec.archive if isinstance(spec, Image) else spec.content if isinstance(spec, File) else None
+    return {"sha256": blob.sha256} if isinstance(blob, FromBlob) else {}
 
 
 def _templates(spec: Spec) -> tuple[Template, ...]:

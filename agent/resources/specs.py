@@ -5,7 +5,7 @@ A `Template` in a spec may still hold secrets and fingerprints; everything else 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -49,13 +49,33 @@ class File:
     content: Inline | FromBlob
 
 
+# A value of the mesh's, in bytes of UTF-8; half of the longest variable that Linux gives to a program (MAX_ARG_STRLEN).
+LARGEST_SECRET = 64 * 1024
+# How much longer a box is than what is in it (libsodium's crypto_box_SEALBYTES).
+SEAL_BYTES = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """`size` random bytes, made on the machine and once; the value is their lower-case hexadecimal."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What the mesh chose, in a box that only the node opens; the value is the UTF-8 text inside."""
+
+    box: bytes = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """`size` random bytes, kept at `path` as lower-case hexadecimal."""
+    """A value that is kept at `path`, which tells apart who chose it."""
 
     path: Path
     owner: str
-    size: int
+    value: Random | Sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +91,15 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """`masks`: systemd units that its installation must not start, by their full names."""
+    """`masks`: systemd units that its installation must not start, by their full names.
+
+    `files`: package files that the bundle carries, of several distributions and architectures maybe; where there are
+    any, it is installed from those that fit the machine and nothing else.
+    """
 
     name: str
     masks: tuple[str, ...]
+    files: tuple[FromBlob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

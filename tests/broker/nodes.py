@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from agent import bundle
+from agent import __version__, bundle
 from agent.control.registry import Refusal
 from agent.control.store import Wanted, open_store
 from agent.control.views import NodeDetail
@@ -256,7 +256,7 @@ class Mesh:
         return machine, agent
 
     def accounts(self) -> frozenset[str]:
-        return self.rabbit.accounts().list_accounts()
+        return self.rabbit.account_names()
 
     def queues(self) -> dict[str, tuple[int, int]]:
         """Each queue's messages that wait, and those handed over and not acknowledged."""
@@ -272,7 +272,9 @@ def carrying(text: str, place: Path) -> Path:
     place.mkdir()
     (place / "bundle.toml").write_text(text)
     file = place.with_suffix(".agent")
-    zipfile.ZipFile(file, "w").close()
+    file.write_bytes(b"#!/bin/sh\n")
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("build.json", json.dumps({"version": __version__, "commit": "", "id": ""}))
     bundle.pack(file, place, file)
     return file
 

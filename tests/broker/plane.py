@@ -42,7 +42,7 @@ class Plane:
 
     @property
     def ready_file(self) -> Path:
-        return self.state / "run" / "control.ready"
+        return self.state / "control" / "ready"
 
     @property
     def founder_token(self) -> Path:

@@ -88,6 +88,10 @@ class Rabbit:
     def accounts(self, bounds: Bounds | None = None) -> BrokerAccounts:
         return BrokerAccounts(self.management, bounds or Bounds())
 
+    def account_names(self) -> frozenset[str]:
+        """Every account that the broker has."""
+        return frozenset(str(one["name"]) for one in self.accounts()._call("GET", "users"))
+
     def start(self) -> None:
         """Start it, and wait until one can log in. Data of an earlier run is found again."""
         service = self._resource("service", "broker")
@@ -152,7 +156,7 @@ class Rabbit:
             shutil.rmtree(Path(self._params["data"]) / "mnesia")
             self.start()
         accounts = self.accounts()
-        for account in accounts.list_accounts() - {"control"}:
+        for account in self.account_names() - {"control"}:
             accounts.delete_account(account)
         for queue in accounts._call("GET", "queues"):
             accounts.delete_queue(queue["name"])
@@ -246,7 +250,7 @@ class Rabbit:
         try:
             connect(self.login).close()
             # It listens for AMQP before its management does.
-            self.accounts().list_accounts()
+            self.account_names()
         except Unavailable:
             return False
         return True
@@ -268,12 +272,17 @@ class Rabbit:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, and that the kernel gives to nobody who doesn't ask for them by number."""
+    """Ports that nobody has, and that the kernel gives to nobody who doesn't ask for them by number.
+
+    Where several processes share the tests, each has its own to take from.
+    """
+    shared = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    mine = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(lowest // 2, lowest)
-        if port not in _given and not _is_open(port):
+        if port % shared == mine and port not in _given and not _is_open(port):
             _given.add(port)
             found.append(port)
     return found

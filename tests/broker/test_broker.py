@@ -461,7 +461,7 @@ def test_only_the_declared_ports_are_open_and_only_one_to_all(rabbit: Rabbit) ->
 
 
 def test_no_account_is_made_but_control_and_none_but_root_sees_its_password(rabbit: Rabbit) -> None:
-    assert rabbit.accounts().list_accounts() == {"control"}
+    assert rabbit.account_names() == {"control"}
     assert (rabbit.folder / "etc" / "rabbitmq.conf").stat().st_mode & 0o007 == 0
     for pid in rabbit.processes():
         with suppress(FileNotFoundError):

@@ -32,7 +32,7 @@ def old(plane):
 
 
 def accounts_of(plane, name):
-    return {f"join.{name}", f"node.{name}"} & plane.rabbit.accounts().list_accounts()
+    return {f"join.{name}", f"node.{name}"} & plane.rabbit.account_names()
 
 
 def rows_about(plane, name):
@@ -196,7 +196,7 @@ def test_a_request_whose_token_was_revoked_meanwhile_is_refused(rabbit, ground):
             store.tokens.forget_all("a")
             Slow.away = False
             assert newcomer.answer() == {"accepted": False, "refusal": REFUSAL}
-        assert "node.a" not in rabbit.accounts().list_accounts()
+        assert "node.a" not in rabbit.account_names()
 
 
 # Removing

@@ -44,7 +44,7 @@ def process(rabbit, ground):
     def start():
         one = subprocess.Popen([sys.executable, "-c", PROGRAM, str(ground)])
         started.append(one)
-        wait_until(lambda: (ground / "run" / "control.ready").exists() or one.poll() is not None, 30)
+        wait_until(lambda: (ground / "control" / "ready").exists() or one.poll() is not None, 30)
         assert one.poll() is None
         return one
 
@@ -270,7 +270,7 @@ def test_a_kill_loses_nothing(process, rabbit, ground):
                 serial = plane.declare("a", f"/etc/{at}")
                 one.kill()
                 one.wait()
-                (ground / "run" / "control.ready").unlink()
+                (ground / "control" / "ready").unlink()
                 one = process()
         plane.wait_for("a", lambda detail: detail.carried == (400,))
         while node.declaration().serial != serial:

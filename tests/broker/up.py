@@ -14,7 +14,7 @@ from agent.cli.steps import print_line, print_step
 from agent.errors import AgentError
 from agent.node.life import Asked
 from agent.node.link import Manner
-from agent.node.running import up
+from agent.node.running import Voice, up
 from agent.token import parse_token
 
 
@@ -33,8 +33,8 @@ def main(asked: str) -> int:
                 settings=wanted["settings"],
             ),
             Manner(**wanted["manner"]),
-            print_line,
-            print_step,
+            Voice(print_line, print_step, lambda plan: None),
+            lambda state: None,
         )
     except AgentError as error:
         print(f"agent: {error}", flush=True)

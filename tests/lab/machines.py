@@ -1,7 +1,7 @@
 """Machines as containers: each a Debian 12 with systemd as its first process and an address of its own.
 
-They are fresh: Python and podman are on them, and an apt source with what the native bundle needs, which lies on their own
-disk. So they need no network but that between them. Everything of them ends with `close`.
+They are fresh: Python and podman are on them, and an apt source with what the native bundle needs, on their own disk.
+So they need no network but that between them. Everything of them ends with `close`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ apt-get -q clean
 rm -rf /var/lib/apt/lists/* /etc/machine-id /usr/sbin/policy-rc.d
 touch /etc/machine-id
 """
-# For systemd's sake the machine's own control groups are covered by those of the whole host, which would be one for all.
+# For systemd's sake podman covers the machine's own control groups with those of the host, which all would share.
 _INIT = "umount /sys/fs/cgroup/systemd/release_agent /sys/fs/cgroup/systemd; exec /sbin/init"
 
 

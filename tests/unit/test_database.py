@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.database import Database, Migration, NotMade, open_database
+from agent.database import Database, Migration, NotMade, open_database, refuse_newer_schema
 from agent.errors import Fatal, Refused, Unavailable
 from agent.host import commands
 
@@ -84,14 +84,24 @@ def test_migrations_run_once_in_order_and_together(ground: Path) -> None:
     two = [*ONE, double, trigger]
     with pytest.raises(Refused, match=r"a.db has schema 1, this program has schema 3"):
         open_database(path, migrations=two)
+    # Who only reads sees what it will be, and changes nothing.
+    copy = open_database(path, migrations=two, readonly=True)
+    assert copy.schema_version() == 3
+    assert [row["y"] for row in copy.rows("SELECT y FROM a")] == ["oneone"]
+    copy.close()
+    refuse_newer_schema(path, 1)
     for _ in range(2):
         newer = open_database(path, migrations=two, migrate=True)
         assert newer.schema_version() == 3
         assert [row["y"] for row in newer.rows("SELECT y FROM a")] == ["oneone"]
         assert newer.rows("SELECT * FROM c") == []
         newer.close()
-    with pytest.raises(Refused, match=r"a.db has schema 3, this program knows up to 1"):
-        open_database(path, migrations=ONE, migrate=True)
+    for how in ({"migrate": True}, {"readonly": True}):
+        with pytest.raises(Refused, match=r"a.db has schema 3, this program knows up to 1"):
+            open_database(path, migrations=ONE, **how)
+    with pytest.raises(Refused, match=r"a.db has schema 3, this program knows up to 2; use the newer program"):
+        refuse_newer_schema(path, 2)
+    refuse_newer_schema(ground / "none.db", 0)
 
 
 def test_a_migration_that_fails_changes_nothing(ground: Path) -> None:

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.envelope import PUBLIC_KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES, SigningKey, verifies
+from agent.envelope import PUBLIC_KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES, SigningKey, seal, verifies
 from agent.errors import Refused
+from agent.resources import SEAL_BYTES
 
 KEY = SigningKey(b"\x07" * SEED_BYTES)
 # The order of the group, RFC 8032 section 5.1.
@@ -86,3 +87,28 @@ def test_a_private_key_does_not_print_itself() -> None:
     shown = f"{KEY} {KEY!r}"
     assert KEY.seed.hex() not in shown
     assert repr(KEY.seed) not in shown
+
+
+@given(st.binary(max_size=200))
+def test_what_is_sealed_is_opened_by_its_key_alone(message: bytes) -> None:
+    box = seal(KEY.public, message)
+    assert len(box) == SEAL_BYTES + len(message)
+    assert KEY.unseal(box) == message
+    assert SigningKey(bytes(SEED_BYTES)).unseal(box) is None
+    assert seal(KEY.public, message) != box
+
+
+@given(st.integers(0))
+def test_a_flipped_bit_of_a_box_is_seen(bit: int) -> None:
+    assert KEY.unseal(flipped(seal(KEY.public, b"message"), bit)) is None
+
+
+@given(st.binary(max_size=100))
+def test_what_is_no_box_is_not_opened(box: bytes) -> None:
+    assert KEY.unseal(box) is None
+
+
+@pytest.mark.parametrize("public", [b"", bytes(31), bytes(32), b"\x01" + bytes(31), b"\xff" * 32, bytes(33)])
+def test_nothing_is_sealed_for_what_is_no_key(public: bytes) -> None:
+    with pytest.raises(Refused, match="nothing can be sealed"):
+        seal(public, b"message")

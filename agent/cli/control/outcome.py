@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agent.cli import options
@@ -27,11 +28,17 @@ def follow(control: Control, declared: Declared | Waits, arguments: argparse.Nam
     if isinstance(declared, Waits):
         print(f"{declared.node} has never reported: this waits, and is declared when that node first does", flush=True)
         return 0
+    why = f"which refers to {declared.node},"
+    return follow_all(control, [(declared, ""), *((one, why) for one in declared.also)], arguments)
+
+
+def follow_all(control: Control, followed: Sequence[tuple[Declared, str]], arguments: argparse.Namespace) -> int:
+    """As `follow`, for declarations each with the reason for it, if that isn't known to who asked."""
     codes = []
-    for one in (declared, *declared.also):
-        told = "" if one.node == declared.node else f", which refers to {declared.node},"
+    for one, why in followed:
+        told = f", {why}" if why else ""
         print(f"declaration {one.serial} for {one.node}{told} is signed and on its way", flush=True)
-    for one in (declared, *declared.also):
+    for one, _ in followed:
         if arguments.detach:
             continue
         if not one.has_spoken:

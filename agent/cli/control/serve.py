@@ -23,8 +23,20 @@ def add(verbs: options.Commands) -> None:
         help="how many alives a node may miss before it is out of touch (3)",
     )
     serve.add_argument(
-        "--require-signatures", action="store_true", help="let no statement count that its node did not sign"
+        "--require-signatures",
+        type=_yes_or_no,
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="true|false",
+        help="let no statement count that its node did not sign (false)",
     )
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError("must be true or false")
+    return text == "true"
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -26,6 +26,10 @@ CREATE TABLE arranged (
     FOREIGN KEY (node, serial) REFERENCES declaration (node, serial) ON DELETE CASCADE
 ) WITHOUT ROWID;
 """
+# Which secrets of the mesh each of it uses; before there were any, none.
+SECRETS = """
+ALTER TABLE arrangement ADD COLUMN secrets TEXT NOT NULL DEFAULT '{}';
+"""
 
 
 class Arrangements:
@@ -43,19 +47,34 @@ class Arrangements:
         rows = self._database.rows("SELECT node, content FROM arrangement ORDER BY node")
         return {row["node"]: _decode(row["content"]) for row in rows}
 
-    def save(self, node: str, arrangement: Arrangement, uses: Collection[str], *, waits: bool) -> None:
+    def save(
+        self,
+        node: str,
+        arrangement: Arrangement,
+        uses: Collection[str],
+        secrets: Mapping[str, tuple[str, ...]],
+        *,
+        waits: bool,
+    ) -> None:
         """Record a node's arrangement; `uses` are the nodes that it refers to, `waits` whether some of it is yet to be
-        declared.
+        declared. `secrets` are the mesh's that it uses, each with the assignments that do ("": the node's own list).
         """
+        used = canonical({name: list(users) for name, users in secrets.items()})
         self._database.execute(
-            "INSERT OR REPLACE INTO arrangement (node, content, uses, waits) VALUES (?, ?, ?, ?)",
-            (node, canonical(_encode(arrangement)), json.dumps(sorted(uses)), waits),
+            "INSERT OR REPLACE INTO arrangement (node, content, uses, secrets, waits) VALUES (?, ?, ?, ?, ?)",
+            (node, canonical(_encode(arrangement)), json.dumps(sorted(uses)), used, waits),
         )
 
     def users_of(self, node: str) -> tuple[str, ...]:
         """The other nodes whose arrangement refers to this one."""
         rows = self._database.rows("SELECT node, uses FROM arrangement WHERE uses <> '[]' ORDER BY node")
         return tuple(str(row["node"]) for row in rows if node in json.loads(row["uses"]))
+
+    def users_of_secret(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Which assignments ("": the node's own list) of which nodes use a secret of the mesh, by node."""
+        rows = self._database.rows("SELECT node, secrets FROM arrangement WHERE secrets <> '{}' ORDER BY node")
+        used = {row["node"]: Fields(parse_json(row["secrets"].encode("utf-8"))).texts(name, ()) for row in rows}
+        return {node: users for node, users in used.items() if users}
 
     def waits(self, node: str) -> bool:
         """Whether some of a node's arrangement is yet to be declared."""

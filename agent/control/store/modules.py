@@ -38,11 +38,6 @@ class Modules:
         rows = self._database.rows("SELECT DISTINCT name FROM module ORDER BY name")
         return tuple(str(row["name"]) for row in rows)
 
-    def versions(self, name: str) -> tuple[Version, ...]:
-        """Every version of a module, the newest last."""
-        rows = self._database.rows("SELECT * FROM module WHERE name = ? ORDER BY version", (name,))
-        return tuple(_version(row) for row in rows)
-
     def newest(self, name: str) -> Version | None:
         row = self._database.row("SELECT * FROM module WHERE name = ? ORDER BY version DESC LIMIT 1", (name,))
         return _version(row) if row else None

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.control.store import arrangements, modules
+from agent.control.store import arrangements, modules, secrets
 from agent.control.store.arrangements import Arrangements
 from agent.control.store.declarations import Declarations
 from agent.control.store.modules import Modules
 from agent.control.store.nodes import Nodes
+from agent.control.store.secrets import Secrets
 from agent.control.store.settings import Settings
 from agent.control.store.signers import Signers
 from agent.control.store.tokens import Tokens
-from agent.database import Database, open_database
+from agent.database import Database, open_database, refuse_newer_schema
 
 _FIRST = """
 CREATE TABLE node (
@@ -83,7 +84,7 @@ CREATE TABLE signer (
 );
 CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-_MIGRATIONS = (_FIRST + modules.SCHEMA + arrangements.SCHEMA,)
+_MIGRATIONS = (_FIRST + modules.SCHEMA + arrangements.SCHEMA, secrets.SCHEMA + arrangements.SECRETS)
 
 
 class Store:
@@ -97,6 +98,7 @@ class Store:
         self.signers = Signers(database)
         self.modules = Modules(database)
         self.arrangements = Arrangements(database)
+        self.secrets = Secrets(database)
         self.settings = Settings(database)
 
     @contextmanager
@@ -115,6 +117,11 @@ class Store:
 
     def close(self) -> None:
         self._database.close()
+
+
+def refuse_newer(state: Path) -> None:
+    """Refused when the store in the state folder is of a newer program than this."""
+    refuse_newer_schema(state / "control" / "store.db", len(_MIGRATIONS))
 
 
 def open_store(state: Path, *, migrate: bool = False) -> Store:

@@ -1,28 +1,41 @@
 """Debian's packages: what is asked of dpkg and apt, and, apart from it, how their answers read.
 
-- An installation asks no question, removes no other package and replaces no configuration file.
+- Carried files become a source of apt's own for one installation: of them it takes what the package requires and the
+  machine lacks, in the right order, and never an older version than the installed one.
+- What an installation that was cut short has left, of whichever package, is repaired by the next one.
 - Nothing is done while another program holds dpkg's lock; who holds it is named.
+- A package's script starts its daemon (invoke-rc.d(8)) unless policy-rc.d says no, as it does meanwhile.
 """
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import os
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Protocol
 
-from agent.errors import Unavailable
-from agent.host import commands, processes
+from agent.host import commands, files
 from agent.host.commands import CommandFailed, Finished
 from agent.host.failures import in_words
-
-PROGRAMS = ("apt-get", "apt-cache", "dpkg", "dpkg-query")
+from agent.kinds.package import locks
+from agent.kinds.package.installer import (
+    INSTALL_SECONDS,
+    LOCK_SECONDS,
+    REFRESH_SECONDS,
+    Failure,
+    Run,
+    Signs,
+    Status,
+    Trouble,
+    Words,
+    not_carried,
+    not_from_files,
+    not_installed,
+    read_failure,
+)
 
 _QUIET = {
     "DEBIAN_FRONTEND": "noninteractive",
@@ -39,31 +52,15 @@ _OPTIONS = (
     *("-o", "Dpkg::Options::=--force-confdef"),
     *("-o", "Dpkg::Options::=--force-confold"),
 )
-_INSTALL_SECONDS = 3600.0
-_UPDATE_SECONDS = 600.0
-_POLL = 0.2
-_OUTDATED = re.compile(r"\b404\b|Failed to fetch|Unable to fetch|Hash Sum mismatch")
-
-
-class Status(Enum):
-    """What dpkg knows of a package; INTERRUPTED when unpacking or configuring it was cut short."""
-
-    ABSENT = "absent"
-    INTERRUPTED = "interrupted"
-    INSTALLED = "installed"
-
-
-class Run(Protocol):
-    """Runs another program to its end, as `agent.host.commands.run` does."""
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        environment: Mapping[str, str] | None = None,
-        timeout: float = 60.0,
-        check: bool = True,
-    ) -> Finished: ...
+_WORDS = Words("apt", "the sources in /etc/apt", "apt-cache policy")
+_SIGNS: Signs = (
+    (Trouble.OTHER, re.compile("^dpkg: error")),
+    (Trouble.OUTDATED, re.compile(r"^[WE]: .*(\b404\b|Failed to fetch|Unable to fetch|Hash Sum mismatch)")),
+    (Trouble.OTHER, re.compile(r"^\S+ : (Pre)?Depends: ")),
+    (Trouble.OTHER, re.compile("^E: ")),
+)
+# `apt-get update` ends with 0 when it could reach no source at all.
+_FETCH_SIGNS: Signs = ((Trouble.UNREACHABLE, re.compile("^[WE]: Failed to fetch ")),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,86 +69,124 @@ class Apt:
 
     run: Run = commands.run
     database: Path = Path("/var/lib/dpkg")
-    patience: float = 60.0
+    patience: float = LOCK_SECONDS
+
+    name = "apt"
+    families = frozenset({"debian", "ubuntu"})
+    programs = ("apt-get", "apt-cache", "dpkg", "dpkg-deb", "dpkg-query")
+    suffix = ".deb"
+    starts_daemons = True
+
+    def architectures(self) -> frozenset[str]:
+        return frozenset({self.run(["dpkg", "--print-architecture"]).stdout.decode(errors="replace").strip(), "all"})
 
     def status(self, name: str) -> Status:
-        """How far this package is installed. Unavailable when dpkg can't tell."""
         argv = ["dpkg-query", "-W", "-f", "${db:Status-Status}\\n", name]
         answer = self.run(argv, check=False)
-        if answer.code not in (
-            0,
-            1,
-        ):  # dpkg-query(1): 1 is "no such package", 2 a database that can't be read
-            raise CommandFailed(argv, f"failed: {complaint(answer)}", answer)
+        # dpkg-query(1): 1 is "no such package", 2 a database that can't be read
+        if answer.code not in (0, 1):
+            raise CommandFailed(argv, f"failed: {read(answer).line}", answer)
         return parse_status(answer.stdout.decode(errors="replace"))
 
     def install(self, name: str) -> None:
-        """Install it, fetching the lists of packages anew where they don't know it or are outdated."""
+        more = self._repair()
+        if self.status(name) is Status.INSTALLED:
+            return
         if self._candidate(name) is None:
-            self._update()
+            updated = self._update()
             if self._candidate(name) is None:
-                raise Unavailable(
-                    f"apt knows no package {name} that could be installed; "
-                    f"see `apt-cache policy {name}` and the sources in /etc/apt."
-                )
+                raise _WORDS.failed(name, updated, read_update(updated))
+        argv = ["apt-get", "install", *_OPTIONS, *more, name]
         try:
-            self._change(["apt-get", "install", *_OPTIONS, name])
+            self._change(argv)
         except CommandFailed as error:
-            if error.finished is None or not is_outdated(error.finished):
+            if error.finished is None or read(error.finished).trouble is not Trouble.OUTDATED:
                 raise
             self._update()
-            self._change(["apt-get", "install", *_OPTIONS, name])
-        if self.status(name) is not Status.INSTALLED:
-            raise Unavailable(f"apt-get is done, but {name} is not installed; see `dpkg -s {name}`.")
+            self._change(argv)
+        self._require(name)
 
-    def finish_interrupted(self) -> None:
-        """Configure whatever was unpacked when an earlier installation was cut short."""
-        self._change(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"])
+    def install_carried(self, name: str, packages: Sequence[Path], folder: Path) -> None:
+        source = self._shelve(packages, folder)
+        self._change(["apt-get", *source, "update", "-q"], timeout=REFRESH_SECONDS)
+        if self._candidate(name, source) is None:
+            raise not_carried(name)
+        more = self._repair(*source)
+        finished = self._run(["apt-get", *source, "install", *_OPTIONS, *more, name])
+        if finished.code != 0:
+            raise not_from_files(name, read(finished))
+        self._require(name)
 
     def wait_for_lock(self) -> None:
-        """Return when no other program is changing packages; Unavailable, naming it, when one goes on."""
-        deadline = time.monotonic() + self.patience
-        for path in (self.database / "lock-frontend", self.database / "lock"):
-            while not _is_free(path):
-                if time.monotonic() >= deadline:
-                    raise Unavailable(
-                        f"Packages can't be installed now: {_holder(path)} holds {path}; wait for it to end."
-                    )
-                time.sleep(_POLL)
+        locks.wait((self.database / "lock-frontend", self.database / "lock"), self.patience)
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other agents, of other state folders, from installing at the same time."""
-        deadline = time.monotonic() + self.patience
-        with in_words("Locking", self.database):
-            # Of the directory itself, which dpkg doesn't lock: nothing needs to be made for it.
-            descriptor = os.open(self.database, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError as error:
-                    if time.monotonic() >= deadline:
-                        raise Unavailable(
-                            "Another agent on this machine is installing packages; wait for it to end."
-                        ) from error
-                time.sleep(_POLL)
-            yield
-        finally:
-            os.close(descriptor)
+    def alone(self) -> AbstractContextManager[None]:
+        return locks.alone(self.database, self.patience)
 
-    def _candidate(self, name: str) -> str | None:
-        return parse_candidate(self.run(["apt-cache", "policy", name]).stdout.decode(errors="replace"))
+    def removal(self, name: str) -> str:
+        return f"apt-get remove {name}"
 
-    def _update(self) -> None:
-        self._change(["apt-get", "update", "-q"], timeout=_UPDATE_SECONDS)
+    def _repair(self, *source: str) -> tuple[str, ...]:
+        """Finish what an installation that was cut short has left; the option that the next one needs to go on.
 
-    def _change(self, argv: Sequence[str], timeout: float = _INSTALL_SECONDS) -> None:
-        finished = self.run(argv, environment=_QUIET, timeout=timeout, check=False)
+        What can't be finished yet, because it lacks something that was yet to be unpacked, is no failure here.
+        """
+        if not self.run(["dpkg", "--audit"], check=False).stdout.strip():
+            return ()
+        self._run(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"])
+        flags = self.run(["dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Eflag}\\n"]).stdout
+        half_installed = parse_half_installed(flags.decode(errors="replace"))
+        if half_installed:
+            # apt takes one whose unpacking was cut short for installed.
+            self._run(["apt-get", *source, "install", *_OPTIONS, "--fix-broken", "--reinstall", *half_installed])
+        return ("--fix-broken",)
+
+    def _shelve(self, packages: Sequence[Path], folder: Path) -> tuple[str, ...]:
+        """The options by which these files are all that apt knows of beside what is installed."""
+        entries = []
+        for path in packages:
+            control = self.run(["dpkg-deb", "--field", str(path)]).stdout.strip()
+            digest = hashlib.sha256()
+            for chunk in files.chunks(path, uid=os.geteuid()):
+                digest.update(chunk)
+            place = f"Filename: ./{path.name}\nSize: {path.stat().st_size}\nSHA256: {digest.hexdigest()}\n"
+            entries.append(control + b"\n" + place.encode())
+        with in_words("Writing into", folder):
+            (folder / "Packages").write_bytes(b"\n".join(entries))
+            (folder / "sources.list").write_text(f"deb [trusted=yes] {folder.as_uri()} ./\n")
+            for name in ("lists/partial", "cache/archives/partial"):
+                (folder / name).mkdir(parents=True)
+        settings = {
+            "Dir::Etc::SourceList": folder / "sources.list",
+            "Dir::Etc::SourceParts": "/dev/null",
+            "Dir::State::Lists": folder / "lists",
+            "Dir::Cache": folder / "cache",
+            "Acquire::Languages": "none",
+            "APT::Default-Release": "",  # The machine's own names a release that isn't among these.
+            "APT::Sandbox::User": "root",  # Nobody else gets into the folder.
+        }
+        return tuple(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))
+
+    def _candidate(self, name: str, source: Sequence[str] = ()) -> str | None:
+        answer = self.run(["apt-cache", *source, "policy", name])
+        return parse_candidate(answer.stdout.decode(errors="replace"))
+
+    def _update(self) -> Finished:
+        return self._change(["apt-get", "update", "-q"], timeout=REFRESH_SECONDS)
+
+    def _change(self, argv: Sequence[str], timeout: float = INSTALL_SECONDS) -> Finished:
+        finished = self._run(argv, timeout)
         if finished.code != 0:
-            reason = f"failed with exit status {finished.code}: {complaint(finished)}"
+            reason = f"failed with exit status {finished.code}: {read(finished).line}"
             raise CommandFailed(argv, reason, finished)
+        return finished
+
+    def _run(self, argv: Sequence[str], timeout: float = INSTALL_SECONDS) -> Finished:
+        return self.run(argv, environment=_QUIET, timeout=timeout, check=False)
+
+    def _require(self, name: str) -> None:
+        if self.status(name) is not Status.INSTALLED:
+            raise not_installed("apt-get", name, f"dpkg -s {name}")
 
 
 def parse_status(text: str) -> Status:
@@ -163,58 +198,24 @@ def parse_status(text: str) -> Status:
     return Status.INSTALLED if "installed" in words or "triggers-awaited" in words else Status.INTERRUPTED
 
 
+def parse_half_installed(text: str) -> tuple[str, ...]:
+    """The packages that have to be unpacked again, from dpkg-query's names with their error flags (dpkg(1))."""
+    rows = (line.split() for line in text.splitlines())
+    return tuple(row[0] for row in rows if row[1:] == ["reinstreq"])
+
+
 def parse_candidate(text: str) -> str | None:
     """The version that apt would install, from `apt-cache policy NAME`; None when there is none."""
     match = re.search(r"^ +Candidate: (\S+)$", text, re.MULTILINE)
     return None if match is None or match[1] == "(none)" else match[1]
 
 
-def is_outdated(finished: Finished) -> bool:
-    """Whether an installation failed because the lists of packages no longer fit what the archive holds."""
-    return _OUTDATED.search((finished.stderr + finished.stdout).decode(errors="replace")) is not None
+def read_update(updated: Finished) -> Failure:
+    """Why lists that were just fetched don't know a package: some source couldn't be reached, or none has it."""
+    failure = read_failure(updated, _FETCH_SIGNS)
+    return failure if failure.trouble is Trouble.UNREACHABLE else Failure(Trouble.UNKNOWN, "")
 
 
-def complaint(finished: Finished) -> str:
-    """The line that says why apt or dpkg failed: dpkg's own error before apt's first."""
-    lines = [
-        line.strip()
-        for line in (finished.stderr + b"\n" + finished.stdout).decode(errors="replace").splitlines()
-        if line.strip()
-    ]
-    for at, line in enumerate(lines):
-        if line.startswith("dpkg: error"):
-            return " ".join(lines[at : at + 2] if line.endswith(":") else [line])
-    errors = [line for line in lines if line.startswith("E: ")]
-    return (errors or lines[-1:] or ["it said nothing."])[0]
-
-
-def parse_lock_holder(text: str, inode: int) -> int | None:
-    """The pid that holds a lock on the file of this inode, from the text of /proc/locks (proc(5))."""
-    for line in text.splitlines():
-        fields = line.split()
-        if len(fields) >= 6 and fields[1] != "->" and fields[5].rpartition(":")[2] == str(inode):
-            return int(fields[4]) if int(fields[4]) > 0 else None
-    return None
-
-
-def _is_free(path: Path) -> bool:
-    with in_words("Looking at", path):
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return True
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):  # fcntl(2): EAGAIN or EACCES
-            return False
-        finally:
-            os.close(descriptor)
-        return True
-
-
-def _holder(path: Path) -> str:
-    try:
-        pid = parse_lock_holder(Path("/proc/locks").read_text("ascii"), path.stat().st_ino)
-    except OSError:
-        pid = None
-    return "another program" if pid is None else f"process {pid} ({processes.command(pid)})"
+def read(finished: Finished) -> Failure:
+    """What apt's or dpkg's words mean when it failed: dpkg's own error comes before apt's."""
+    return read_failure(finished, _SIGNS)

@@ -2,23 +2,26 @@
 
 - During an installation /usr/sbin/policy-rc.d says no to every start (Debian's invoke-rc.d(8)). One that was
   there before comes back as it was: the very same file, also after the agent was killed in between.
-- The units that the declaration names are masked before their package is installed. What was masked is noted
-  first, so that nothing of the machine's own is ever unmasked.
+  Only Debian's packages start daemons: those of rpm leave it to systemd's presets, which start nothing, and OpenRC's
+  services wait for somebody who adds them to a runlevel.
+- The units that the declaration names are masked before their package is installed, on every distribution: a preset
+  may enable them for the next boot. What was masked is noted first, so that nothing of the machine's own is ever
+  unmasked.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.errors import Refused, Unavailable
-from agent.fields import Fields, canonical, parse_json
+from agent.errors import Unavailable
 from agent.host import commands, files
 from agent.host.failures import in_words
+from agent.kinds.package.note import Note
 
 _MARK = "# mesh-agent: temporary"
 _NOTHING = "/dev/null"
@@ -96,36 +99,11 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """What the agent did for a package that it installs: the units masked, the folders made for them."""
-
-    masks: tuple[str, ...] = ()
-    folders: tuple[Path, ...] = ()
-
-
-def read_note(path: Path) -> Note | None:
-    """The note at `path`; None when there is none. One that can't be read says only that it is there."""
-    content = files.read(path, uid=os.geteuid())
-    if content is None:
-        return None
-    try:
-        fields = Fields(parse_json(content), str(path))
-        return Note(fields.texts("masks"), tuple(Path(folder) for folder in fields.texts("folders")))
-    except Refused:
-        return Note()
-
-
-def write_note(path: Path, note: Note) -> None:
-    """Keep the note, durably; its folder must exist."""
-    content = canonical({"masks": list(note.masks), "folders": [str(folder) for folder in note.folders]})
-    files.write(path, content.encode(), mode=0o600, uid=os.geteuid(), gid=os.getegid())
-
-
-@dataclass(frozen=True, slots=True)
 class Units:
-    """The folder of the machine's own systemd units, which win over those of packages."""
+    """The folder of the machine's own systemd units, which win over those of packages. `find` finds a program."""
 
     folder: Path = Path("/etc/systemd/system")
+    find: Callable[[str], str | None] = commands.find
 
     def check(self, units: Sequence[str]) -> None:
         """Unavailable when one can't be masked, because the machine has a unit of its own by that name."""
@@ -158,20 +136,27 @@ class Units:
 
     def unmask(self, package: str, note: Note) -> None:
         """Take our masks away and disable those units, so that nothing starts by itself at the next boot."""
-        disable = commands.find("deb-systemd-helper")
         for unit in note.masks:
             path = self.folder / unit
             if not _is_mask(path):
                 continue
-            if disable:
-                # It insists on being called for a package; it disables without asking a running systemd.
-                environment = {"DPKG_MAINTSCRIPT_PACKAGE": package}
-                commands.run([disable, "disable", unit], environment=environment)
+            self._disable(package, unit)
             with in_words("Unmasking", path):
                 path.unlink(missing_ok=True)
         for folder in note.folders:
             with suppress(OSError):  # One that holds something by now stays.
                 folder.rmdir()
+
+    def _disable(self, package: str, unit: str) -> None:
+        if self.find("deb-systemd-helper"):
+            # It insists on being called for a package; it disables without asking a running systemd.
+            environment = {"DPKG_MAINTSCRIPT_PACKAGE": package}
+            commands.run(["deb-systemd-helper", "disable", unit], environment=environment)
+            return
+        # What a preset has enabled are links to the unit in folders beside it, as systemd.unit(5) says.
+        with in_words("Disabling units in", self.folder):
+            for folder in (*self.folder.glob("*.wants"), *self.folder.glob("*.requires")):
+                (folder / unit).unlink(missing_ok=True)
 
 
 def _is_mask(path: Path) -> bool:

@@ -36,5 +36,5 @@ def test_values_other_than_a_files_content_are_not_shown():
     lines = compare(
         [before, SERVICE], [{**before, "sealed": "BBBB"}, {**SERVICE, "environment": {"A": "2"}, "user": "x"}]
     ).lines
-    assert [line.reason for line in lines] == ["its sealed changes", "its environment and user change"]
+    assert [line.reason for line in lines] == ["the mesh has changed it", "its environment and user change"]
     assert all(not line.difference and "BBBB" not in line.reason for line in lines)

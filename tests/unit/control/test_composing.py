@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 
 import pytest
 
 from agent.control.assigning import Arrangement, Assignment, OwnList, Released, assign, may_be_open, unassign
-from agent.control.composing import Elsewhere, Target, compose, used_references
+from agent.control.composing import Elsewhere, Target, compose, named_secrets, used_references
 from agent.control.modules import read_module
+from agent.control.parts import Secrets
 from agent.control.ports import HostPort, PortRange
 from agent.control.registry import Node
 from agent.errors import Refused
@@ -31,7 +33,14 @@ MODULES = {("web", 1): module()}
 
 def put(after, *, before=None, node=NODE, modules=MODULES, elsewhere=None, declared=(), **how):
     before = Arrangement() if before is None else before
-    target = Target(node, max(node.wanted, node.reported or 0) + 1, declared, how.get("range", RANGE), modules)
+    target = Target(
+        node,
+        max(node.wanted, node.reported or 0) + 1,
+        declared,
+        how.get("range", RANGE),
+        modules,
+        how.get("secrets", Secrets()),
+    )
     elsewhere = replace(elsewhere or Elsewhere({"a": "10.0.0.1"}), used=used_references(after, modules))
     return compose(before, after, target, elsewhere)
 
@@ -284,3 +293,82 @@ def test_a_name_is_taken_once_and_a_dns_label():
         assign(Arrangement(), web("Web"))
     with pytest.raises(Refused, match='"wob" is assigned to a; did you mean "web"'):
         unassign(Arrangement(None, (web(),)), "a", "wob")
+
+
+BOX = bytes(60)
+MESHS = Secrets(("db", "other"), {"db": BOX, "other": BOX})
+ITEM = {"kind": "secret", "name": "db", "sealed": base64.b64encode(BOX).decode("ascii")}
+READS = {**SERVICE, "environment": {"A": "${secret.db}"}}
+
+
+def test_a_secret_that_no_list_declares_is_the_meshs_and_comes_first_and_once():
+    modules = {("web", 1): module(READS)}
+    listed = own(FILE, {**FILE, "name": "/etc/b", "template": True, "content": "${secret.db}"})
+    composed = put(Arrangement(listed, (web("one"), web("two"))), modules=modules, secrets=MESHS)
+    assert composed.checked.ids == (
+        "secret:db",
+        "file:/etc/a",
+        "file:/etc/b",
+        "service:one-server",
+        "service:two-server",
+    )
+    assert composed.checked.items[0] == ITEM
+    assert composed.checked.items[3]["environment"] == {"A": "${secret.db}"}
+    assert composed.secrets == {"db": ("", "one", "two")}
+
+
+def test_what_an_assignment_declares_itself_is_its_own():
+    modules = {("web", 1): module({"kind": "secret", "name": "db"}, READS)}
+    composed = put(Arrangement(None, (web(),)), modules=modules, secrets=MESHS)
+    assert composed.checked.ids == ("secret:web-db", "service:web-server")
+    assert composed.secrets == {}
+
+
+def test_what_the_own_list_declares_is_its_own_though_the_mesh_has_one():
+    listed = own({"kind": "secret", "name": "db"}, {**FILE, "template": True, "content": "${secret.db}"})
+    composed = put(Arrangement(listed), secrets=MESHS)
+    assert (composed.checked.ids, composed.secrets) == (("secret:db", "file:/etc/a"), {})
+
+
+@pytest.mark.parametrize(
+    ("after", "title"),
+    [
+        (Arrangement(own({"kind": "secret", "name": "x-db"}), (web("y"),)), "the node's own list"),
+        (Arrangement(None, (web("y"), Assignment("x", "mine", 1))), "the assignment x"),
+    ],
+)
+def test_one_that_could_be_the_meshs_or_anothers_is_refused(after, title):
+    modules = {
+        ("web", 1): module({**SERVICE, "environment": {"A": "${secret.x-db}"}}),
+        ("mine", 1): module({"kind": "secret", "name": "db"}, name="mine", ports={}),
+    }
+    why = rf"service:y-server uses \$\{{secret\.x-db\}}, which the mesh has and {title} declares as well"
+    with pytest.raises(Refused, match=why):
+        put(after, modules=modules, secrets=Secrets(("x-db",), {"x-db": BOX}))
+
+
+def test_a_secret_that_is_nobodys_is_refused_with_the_nearest_and_what_to_run():
+    modules = {("web", 1): module({**SERVICE, "environment": {"A": "${secret.dbs}"}})}
+    why = r'service:web-server uses .*secret\.dbs.*did you mean "db"\?; `agent control secret set dbs`'
+    with pytest.raises(Refused, match=why):
+        put(Arrangement(None, (web(),)), modules=modules, secrets=Secrets(MESHS.names))
+
+
+def test_only_the_mesh_seals():
+    with pytest.raises(Refused, match=r"^resource\[0\]\.sealed: only the mesh seals"):
+        put(Arrangement(own(ITEM)), secrets=MESHS)
+
+
+def test_what_waits_does_not_bring_its_secrets_and_is_known_to_use_them():
+    modules = {("web", 1): module({**READS, "environment": {"A": "${secret.db}", "B": "${secret.other}"}})}
+    listed = own({**FILE, "template": True, "content": "${secret.other}"})
+    node = replace(NODE, reported=None, reported_at=None, carried=(), wanted=0)
+    composed = put(Arrangement(listed, (web(),)), node=node, modules=modules, secrets=MESHS)
+    assert composed.checked.ids == ("secret:other", "file:/etc/a")
+    assert composed.secrets == {"db": ("web",), "other": ("", "web")}
+
+
+def test_names_of_secrets_are_found_wherever_they_stand():
+    modules = {("web", 1): module(READS)}
+    listed = own({**FILE, "template": True, "content": "${secret.a}${fingerprint.b}${address.a}"})
+    assert named_secrets(Arrangement(listed, (web(),)), modules) == {"a", "db"}

@@ -141,7 +141,8 @@ def test_what_others_have_is_filled_by_its_name():
             [{"kind": "container", "name": "c", "image": "x", "ports": ["${port.http}:8080"]}],
             "publishes its port 8080 as the module's port http, which is 80/tcp",
         ),
-        ([{**SERVICE, "environment": {"A": "${secret.x}"}}], "no secret:x is declared"),
+        ([{**SERVICE, "command": ["/bin/web", "${secret.x}"]}], "every user of the machine could read"),
+        ([{"kind": "secret", "name": "x", "sealed": "AAAA"}], "only the mesh seals a secret"),
     ],
 )
 def test_a_module_that_no_node_could_be_given_is_refused(items, why):
@@ -151,6 +152,10 @@ def test_a_module_that_no_node_could_be_given_is_refused(items, why):
 
 def test_a_module_may_refer_to_nodes_that_nobody_knows_yet():
     check_module(module({**SERVICE, "environment": {"DB": "${address.b}:${port.b.db.sql}"}}))
+
+
+def test_a_module_may_use_a_secret_that_the_mesh_does_not_have_yet():
+    check_module(module({**SERVICE, "environment": {"A": "${secret.x}"}}))
 
 
 def test_the_readmes_module_is_one():

@@ -11,7 +11,9 @@ import pytest
 from agent.control.enrolment import Spending
 from agent.control.registry import Refusal
 from agent.control.statements import Speaker
-from agent.control.store import Signer, Store, Wanted, open_store
+from agent.control.store import MeshSecret, Signer, Store, Wanted, open_store
+from agent.control.store.store import _MIGRATIONS
+from agent.database import open_database
 from agent.errors import Refused
 
 NOW = 1_000_000.0
@@ -253,3 +255,66 @@ def test_a_setting_that_stays_is_not_written(store, state):
         assert reader.version() == before
         store.settings.set_parked(4)
         assert reader.version() != before
+
+
+SECRET = MeshSecret("db", "first-value", 1, NOW)
+
+
+def test_a_store_from_before_there_were_secrets_is_brought_up_to_date(state):
+    path = state / "control" / "store.db"
+    with closing(open_database(path, migrations=_MIGRATIONS[:1], migrate=True)) as old:
+        old.execute(
+            "INSERT INTO node (name, public_key, overlay_key, profile, enrolled, joined_under, confirmed)"
+            " VALUES ('a', x'01', x'', '{}', 0, x'', x'')"
+        )
+        old.execute(
+            """INSERT INTO arrangement VALUES ('a', '{"assignments":[],"own":null,"released":[]}', '["b"]', 0)"""
+        )
+    with pytest.raises(Refused, match="start the new program in the old one's place first"):
+        open_store(state)
+    with closing(open_store(state, migrate=True)) as store:
+        assert store.arrangements.users_of("b") == ("a",)
+        assert store.arrangements.users_of_secret("db") == {}
+        store.secrets.put(SECRET)
+    with closing(open_store(state)) as store:
+        assert store.secrets.all() == (SECRET,)
+
+
+def test_what_was_sealed_is_used_for_the_same_value_and_key_only(store):
+    enrol(store)
+    store.secrets.put(SECRET)
+    store.secrets.keep_sealed(SECRET, "a", b"k" * 32, b"box")
+    assert store.secrets.sealed(SECRET, "a", b"k" * 32) == b"box"
+    assert store.secrets.sealed(SECRET, "a", b"n" * 32) is None
+    assert store.secrets.sealed(replace(SECRET, version=2), "a", b"k" * 32) is None
+    store.secrets.put(replace(SECRET, value="second", version=2))
+    assert store.secrets.sealed(SECRET, "a", b"k" * 32) is None
+
+
+def test_a_secret_or_node_that_goes_takes_what_was_sealed_with_it(store):
+    for name in ("a", "b"):
+        enrol(store, name)
+    store.secrets.put(SECRET)
+    for name in ("a", "b"):
+        store.secrets.keep_sealed(SECRET, name, b"k" * 32, b"box")
+    store.nodes.remove("b")
+    assert store._database.rows("SELECT node FROM sealed")[0]["node"] == "a"
+    store.secrets.remove("db")
+    assert store._database.rows("SELECT * FROM sealed") == []
+    assert store.secrets.names() == ()
+
+
+def test_a_value_that_is_gone_is_not_in_the_file_any_more(store, state):
+    store.secrets.put(SECRET)
+    store.secrets.put(replace(SECRET, value="second-value", version=2))
+    store.secrets.put(replace(SECRET, name="other", value="third-value"))
+    store.secrets.remove("other")
+    store._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = (state / "control" / "store.db").read_bytes()
+    assert b"second-value" in data
+    assert b"first-value" not in data
+    assert b"third-value" not in data
+
+
+def test_a_secret_does_not_print_its_value():
+    assert "first-value" not in repr(SECRET)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.host import commands, detached, locks, processes
-from agent.host.locks import Held
+from agent.host.locks import Held, Holder
 from agent.host.processes import Process
 
 REPOSITORY = Path(__file__).parents[3]
@@ -19,15 +19,19 @@ def test_a_lock_is_held_for_the_block_and_says_by_whom(ground: Path) -> None:
     with locks.hold(path):
         assert locks.holder(path) == processes.current()
         with (
-            pytest.raises(Held, match=rf"{path} is held by process {os.getpid()} \(.*pytest") as caught,
+            pytest.raises(Held, match=rf"{path} is held by process {os.getpid()} \(.*python") as caught,
             locks.hold(path),
         ):
             pass
         assert caught.value.holder == processes.current()
         assert locks.holder(path) == processes.current()
     assert locks.holder(path) is None
-    with locks.hold(path):
-        pass
+    with locks.hold(path, "a note"):
+        assert locks.look(path) == Holder(processes.current(), "a note")
+        with pytest.raises(Held) as caught, locks.hold(path):
+            pass
+        assert caught.value.note == "a note"
+    assert locks.look(path) is None
 
 
 def test_a_block_that_fails_lets_go(ground: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ from agent.errors import Refused
 from agent.resources import (
     Claims,
     Context,
+    FromBlob,
+    Package,
     Port,
     Resource,
     check_beside,
     check_state_folder,
     check_within,
     claims,
+    collisions,
     conflict,
     parse_list,
     parse_resource,
@@ -167,6 +171,16 @@ def test_two_origins_can_share_a_package_and_a_directory() -> None:
     check_beside([*both, one("file", "/srv/x")], [*both, one("file", "/srv/y")])
 
 
+def test_where_a_carried_package_comes_from_is_nobody_else_s_concern() -> None:
+    package = one("package", "nginx")
+    assert isinstance(package.spec, Package)
+    files = (FromBlob("nginx_1.0_amd64.deb", "ab" * 32, 3),)
+    carried = replace(package, spec=replace(package.spec, files=files), source="{}")
+    check_beside([package], [carried])
+    with pytest.raises(Refused, match="asks for something else there"):
+        check_beside([one("package", "nginx", masks=["nginx.service"])], [carried])
+
+
 @pytest.mark.parametrize(
     ("assigned", "carried"),
     [
@@ -250,3 +264,28 @@ def test_a_list_that_names_one_thing_twice_is_read_and_then_refused() -> None:
     item = {"kind": "directory", "name": "/a"}
     with pytest.raises(Refused, match="directory:/a is declared twice"):
         check_within(parse_list([item, item], CONTEXT))
+
+
+@given(carried=st.lists(RESOURCES, max_size=3), assigned=st.lists(RESOURCES, max_size=3))
+def test_collisions_are_what_is_refused_the_other_way_round(carried: list[Resource], assigned: list[Resource]) -> None:
+    found = collisions(carried, assigned)
+    for resource in carried:
+        try:
+            check_beside(assigned, [resource])
+        except Refused:
+            refused = True
+        else:
+            refused = False
+        assert (resource.id in found) == refused
+
+
+def test_a_collision_names_both() -> None:
+    web, other = one("service", "web", ports=["80"]), one("reserved", "other", ports=["127.0.0.1:80"])
+    assert collisions([web, one("reserved", "x", ports=["81"])], [other]) == {
+        "service:web": "service:web wants port *:80/tcp, which reserved:other holds as 127.0.0.1:80/tcp"
+    }
+    nginx = one("package", "nginx", masks=["nginx.service"])
+    assert collisions([nginx], [nginx]) == {}
+    assert collisions([nginx], [one("package", "nginx")]) == {
+        "package:nginx": "package:nginx is declared here as well, and asks for something else there"
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from agent.errors import Refused
 from agent.resources import (
+    LARGEST_SECRET,
+    SEAL_BYTES,
     Bind,
     Bridge,
     Certificate,
@@ -32,8 +35,10 @@ from agent.resources import (
     Package,
     Port,
     Published,
+    Random,
     Ready,
     Reserved,
+    Sealed,
     Secret,
     Service,
     TcpReady,
@@ -44,6 +49,10 @@ from agent.resources import (
 from agent.template import Reference, Template
 
 STATE = Path("/state")
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
 @dataclass(frozen=True)
@@ -65,10 +74,18 @@ class Folder:
         return self.blobs[name]
 
 
+DEB, RPM = "nginx_1%3a1.0~rc1_amd64.deb", "nginx-1.0-1.x86_64.rpm"
 CONTEXT = Context(
     STATE,
     {"node.name": "node-a"},
-    Folder({"tool": b"\x7fELF\xff", "web.conf": b"at ${state} for ${secret.web} of ${node.name}$${x}\n"}),
+    Folder(
+        {
+            DEB: b"deb",
+            RPM: b"rpm",
+            "tool": b"\x7fELF\xff",
+            "web.conf": b"at ${state} for ${secret.web} of ${node.name}$${x}\n",
+        }
+    ),
 )
 
 Item = dict[str, object]
@@ -102,7 +119,20 @@ def test_defaults_of_a_file() -> None:
 
 
 def test_defaults_of_a_secret() -> None:
-    assert read(SECRET) == Secret(Path("/state/secrets/root/x"), "root", 32)
+    assert read(SECRET) == Secret(Path("/state/secrets/root/x"), "root", Random(32))
+
+
+def test_a_sealed_secret_has_a_file_of_its_own() -> None:
+    assert read({**SECRET, "sealed": _base64(bytes(49))}) == Secret(
+        Path("/state/secrets/root/x.mesh"), "root", Sealed(bytes(49))
+    )
+    read({**SECRET, "sealed": _base64(bytes(SEAL_BYTES + LARGEST_SECRET))})
+
+
+def test_what_is_sealed_is_not_shown() -> None:
+    resource = parse_resource({**SECRET, "sealed": _base64(b"box" * 30)}, "resource[0]", Context(STATE))
+    assert _base64(b"box" * 30) not in repr(resource)
+    assert "boxbox" not in repr(resource)
 
 
 def test_defaults_of_a_certificate() -> None:
@@ -190,13 +220,48 @@ def test_ways_to_be_ready(ready: dict[str, object], when: object) -> None:
 
 
 def test_owner_decides_where_a_secret_lies() -> None:
-    assert read({**SECRET, "owner": "web:www-data"}) == Secret(Path("/state/secrets/web/x"), "web:www-data", 32)
+    assert read({**SECRET, "owner": "web:www-data"}) == Secret(Path("/state/secrets/web/x"), "web:www-data", Random(32))
 
 
 def test_a_blob_is_known_by_its_digest() -> None:
     resource = parse_resource({"kind": "file", "name": "/opt/tool", "blob": "tool"}, "resource[0]", CONTEXT)
     assert resource.spec == File(Path("/opt/tool"), 0o644, "root", FromBlob("tool", "ab" * 32, 5))
     assert json.loads(resource.source)["sha256"] == "ab" * 32
+
+
+def test_package_files_are_known_by_their_digests() -> None:
+    resource = parse_resource({**PACKAGE, "files": [DEB, RPM]}, "resource[0]", CONTEXT)
+    files = FromBlob(DEB, "ab" * 32, 3), FromBlob(RPM, "ab" * 32, 3)
+    assert resource.spec == Package("nginx", (), files)
+    assert json.loads(resource.source)["sha256"] == {DEB: "ab" * 32, RPM: "ab" * 32}
+    # As the ledger has it.
+    assert parse_resource(json.loads(resource.source), "resource[0]", CONTEXT) == resource
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ([], "resource[0].files: is empty; leave it out"),
+        (DEB, "resource[0].files: is a string"),
+        (["tool"], 'resource[0].files: "tool" is no package file\'s name; it ends with .deb, .rpm or .apk'),
+        (["none.apk"], 'resource[0].files: there is no blob "none.apk" beside this list'),
+        ([DEB, RPM, DEB], f'resource[0].files: "{DEB}" is there twice'),
+    ],
+)
+def test_bad_package_files_are_named_in_words(files: object, why: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        read({**PACKAGE, "files": files})
+    assert why in str(refusal.value)
+
+
+def test_another_digest_of_a_package_file_is_refused() -> None:
+    with pytest.raises(Refused, match=f'the blob "{DEB}" has another digest'):
+        read({**PACKAGE, "files": [DEB], "sha256": {DEB: "cd" * 32}})
+
+
+def test_a_list_that_travels_alone_has_no_package_files() -> None:
+    with pytest.raises(Refused, match=f'files: there is no blob "{RPM}" beside this list'):
+        parse_resource({**PACKAGE, "files": [RPM]}, "resource[0]", Context(STATE))
 
 
 def test_a_blob_that_is_a_template_becomes_content() -> None:
@@ -370,6 +435,12 @@ BAD: list[tuple[dict[str, object], str]] = [
     ({**SECRET, "bytes": True}, "resource[0].bytes: is true or false; it must be a whole number"),
     ({**SECRET, "bytes": 15}, "resource[0].bytes: must be a whole number from 16 to 1024"),
     ({**SECRET, "bytes": 1025}, "resource[0].bytes: must be a whole number from 16 to 1024"),
+    ({**SECRET, "sealed": "AAA"}, "resource[0].sealed"),
+    ({**SECRET, "sealed": "AAAA AAAA"}, "resource[0].sealed"),
+    ({**SECRET, "sealed": 7}, "resource[0].sealed: is a number; it must be a string"),
+    ({**SECRET, "sealed": _base64(bytes(48))}, "resource[0].sealed: has 48 bytes; a sealed value has 49 to 65584"),
+    ({**SECRET, "sealed": _base64(bytes(65585))}, "resource[0].sealed: has 65585 bytes"),
+    ({**SECRET, "sealed": _base64(bytes(49)), "bytes": 32}, "resource[0].bytes: is for a secret that is made on"),
     ({**SECRET, "value": "x"}, "resource[0].value: there is no such field here"),
     ({**CERTIFICATE, "days": 0}, "resource[0].days: must be a whole number from 1 to 36500"),
     ({**CERTIFICATE, "days": 36501}, "resource[0].days: must be a whole number from 1 to 36500"),
@@ -783,6 +854,8 @@ FIELD_NAMES = st.sampled_from(
         "hosts",
         "days",
         "masks",
+        "files",
+        "sha256",
         "command",
         "user",
         "environment",

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-
 import pytest
 
 from agent.errors import Unavailable
 from agent.host.commands import CommandFailed, Finished
 from agent.kinds.package import apt
-from agent.kinds.package.apt import Apt, Status
+from agent.kinds.package.apt import Apt
+from agent.kinds.package.installer import Status, Trouble
+from tests.unit.kinds.package.answers import Answers
 
 POLICY = """hello:
   Installed: (none)
@@ -21,31 +16,6 @@ POLICY = """hello:
      2.10-3 500
         500 http://deb.example.org bookworm/main amd64 Packages
 """
-
-
-class Answers:
-    """Stands for apt and dpkg: answers each command with the next of what it was given for its first words."""
-
-    def __init__(self, answers: Mapping[str, list[tuple[int, str]]]) -> None:
-        self.answers = {words: list(listed) for words, listed in answers.items()}
-        self.asked: list[str] = []
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        environment: Mapping[str, str] | None = None,
-        timeout: float = 60.0,
-        check: bool = True,
-    ) -> Finished:
-        line = " ".join(argv)
-        words, listed = next((words, a) for words, a in self.answers.items() if line.startswith(words))
-        self.asked.append(words)
-        code, text = listed.pop(0) if len(listed) > 1 else listed[0]
-        finished = Finished(tuple(argv), code, text.encode() if code == 0 else b"", text.encode() if code else b"")
-        if check and code:
-            raise CommandFailed(argv, text, finished)
-        return finished
 
 
 @pytest.mark.parametrize(
@@ -86,7 +56,8 @@ def test_what_apt_would_install(text: str, candidate: str | None) -> None:
     ],
 )
 def test_when_lists_are_outdated(text: str, outdated: bool) -> None:
-    assert apt.is_outdated(Finished((), 100, b"", text.encode())) is outdated
+    failure = apt.read(Finished((), 100, b"", text.encode()))
+    assert (failure.trouble is Trouble.OUTDATED) is outdated
 
 
 @pytest.mark.parametrize(
@@ -103,64 +74,80 @@ def test_when_lists_are_outdated(text: str, outdated: bool) -> None:
     ],
 )
 def test_the_line_that_says_why(stdout: str, stderr: str, line: str) -> None:
-    assert apt.complaint(Finished((), 100, stdout.encode(), stderr.encode())) == line
+    assert apt.read(Finished((), 100, stdout.encode(), stderr.encode())).line == line
 
 
-def test_the_holder_of_a_lock() -> None:
-    text = (
-        "1: POSIX  ADVISORY  WRITE 411 08:01:131 0 EOF\n"
-        "1: -> POSIX  ADVISORY  WRITE 500 08:01:131 0 EOF\n"
-        "2: OFDLCK ADVISORY  READ -1 00:06:13 0 0\n"
-    )
-    assert apt.parse_lock_holder(text, 131) == 411
-    assert apt.parse_lock_holder(text, 13) is None
-    assert apt.parse_lock_holder(text, 1) is None
-    assert apt.parse_lock_holder("", 131) is None
+WHOLE = {"dpkg --audit": [(0, "")]}
+ABSENT, INSTALLED = (1, "no packages found matching hello"), (0, "installed\n")
 
 
 def test_a_known_package_is_installed_without_fetching_lists() -> None:
-    run = Answers({"apt-cache": [(0, POLICY)], "apt-get install": [(0, "")], "dpkg-query": [(0, "installed\n")]})
+    answers = {"apt-cache": [(0, POLICY)], "apt-get install": [(0, "")], "dpkg-query": [ABSENT, INSTALLED]}
+    run = Answers({**WHOLE, **answers})
     Apt(run).install("hello")
-    assert run.asked == ["apt-cache", "apt-get install", "dpkg-query"]
+    assert run.asked == ["dpkg --audit", "dpkg-query", "apt-cache", "apt-get install", "dpkg-query"]
 
 
 def test_lists_are_fetched_where_they_do_not_know_the_package() -> None:
     run = Answers(
         {
+            **WHOLE,
             "apt-cache": [(0, ""), (0, POLICY)],
             "apt-get update": [(0, "")],
             "apt-get install": [(0, "")],
-            "dpkg-query": [(0, "installed\n")],
+            "dpkg-query": [ABSENT, INSTALLED],
         }
     )
     Apt(run).install("hello")
-    assert run.asked == ["apt-cache", "apt-get update", "apt-cache", "apt-get install", "dpkg-query"]
+    assert run.asked[2:] == ["apt-cache", "apt-get update", "apt-cache", "apt-get install", "dpkg-query"]
 
 
 def test_a_package_that_nobody_knows_is_a_failure_in_words() -> None:
-    run = Answers({"apt-cache": [(0, "")], "apt-get update": [(0, "")]})
+    run = Answers({**WHOLE, "apt-cache": [(0, "")], "apt-get update": [(0, "")], "dpkg-query": [ABSENT]})
     with pytest.raises(Unavailable, match="apt knows no package hello that could be installed; see `apt-cache"):
         Apt(run).install("hello")
 
 
+# apt 2.6.1 ends with 0 all the same.
+UNREACHABLE = """\
+Err:1 http://deb.example.org/debian bookworm InRelease
+  Temporary failure resolving 'deb.example.org'
+Reading package lists...
+W: Failed to fetch http://deb.example.org/debian/dists/bookworm/InRelease  Temporary failure resolving 'deb.example.org'
+W: Some index files failed to download. They have been ignored, or old ones used instead.
+"""
+
+
+def test_sources_that_cannot_be_reached_are_told_from_a_package_that_nobody_has() -> None:
+    run = Answers({**WHOLE, "apt-cache": [(0, "")], "apt-get update": [(0, UNREACHABLE)], "dpkg-query": [ABSENT]})
+    with pytest.raises(Unavailable) as failure:
+        Apt(run).install("hello")
+    assert str(failure.value) == (
+        "The package hello can't be installed, because apt can't reach where packages come from: W: Failed to fetch "
+        "http://deb.example.org/debian/dists/bookworm/InRelease  Temporary failure resolving 'deb.example.org'; see "
+        "the network and the sources in /etc/apt, or carry the package's files."
+    )
+
+
 def test_outdated_lists_are_fetched_once() -> None:
     gone = (100, "E: Failed to fetch http://deb.example.org/hello.deb  404  Not Found\n")
-    run = Answers({"apt-cache": [(0, POLICY)], "apt-get update": [(0, "")], "apt-get install": [gone]})
+    answers = {"apt-cache": [(0, POLICY)], "apt-get update": [(0, "")], "apt-get install": [gone]}
+    run = Answers({**WHOLE, **answers, "dpkg-query": [ABSENT]})
     with pytest.raises(CommandFailed, match="404"):
         Apt(run).install("hello")
-    assert run.asked == ["apt-cache", "apt-get install", "apt-get update", "apt-get install"]
+    assert run.asked[2:] == ["apt-cache", "apt-get install", "apt-get update", "apt-get install"]
 
 
 def test_another_failure_is_not_tried_again() -> None:
     broken = (100, "E: hello : Depends: world but it is not installable\n")
-    run = Answers({"apt-cache": [(0, POLICY)], "apt-get install": [broken]})
+    run = Answers({**WHOLE, "apt-cache": [(0, POLICY)], "apt-get install": [broken], "dpkg-query": [ABSENT]})
     with pytest.raises(CommandFailed, match="failed with exit status 100: E: hello : Depends: world"):
         Apt(run).install("hello")
-    assert run.asked == ["apt-cache", "apt-get install"]
+    assert run.asked[2:] == ["apt-cache", "apt-get install"]
 
 
 def test_an_installation_that_installs_nothing_is_a_failure() -> None:
-    run = Answers({"apt-cache": [(0, POLICY)], "apt-get install": [(0, "")], "dpkg-query": [(1, "no such")]})
+    run = Answers({**WHOLE, "apt-cache": [(0, POLICY)], "apt-get install": [(0, "")], "dpkg-query": [ABSENT]})
     with pytest.raises(Unavailable, match="hello is not installed; see `dpkg -s hello`"):
         Apt(run).install("hello")
 
@@ -169,61 +156,3 @@ def test_a_database_that_cannot_be_read_is_no_absent_package() -> None:
     run = Answers({"dpkg-query": [(2, "dpkg-query: error: failed to open package info file")]})
     with pytest.raises(Unavailable, match="failed to open package info file"):
         Apt(run).status("hello")
-
-
-HOLD = """
-import fcntl, sys
-with open(sys.argv[1], "w") as file:
-    fcntl.lockf(file, fcntl.LOCK_EX)
-    print("held", flush=True)
-    sys.stdin.read(1)
-"""
-HOLD_DIRECTORY = """
-import fcntl, os, sys
-fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read(1)
-"""
-
-
-@contextmanager
-def held(script: str, path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"held\n"
-        yield process
-
-
-@pytest.mark.parametrize("name", ["lock-frontend", "lock"])
-def test_who_holds_the_lock_of_dpkg_is_named(tmp_path: Path, name: str) -> None:
-    Apt(database=tmp_path).wait_for_lock()
-    with held(HOLD, tmp_path / name) as holder:
-        with pytest.raises(Unavailable) as failure:
-            Apt(database=tmp_path, patience=0.3).wait_for_lock()
-        assert f"process {holder.pid} ({sys.executable}" in str(failure.value)
-        assert str(failure.value).endswith(f"holds {tmp_path / name}; wait for it to end.")
-    Apt(database=tmp_path).wait_for_lock()
-
-
-def test_the_lock_is_waited_for(tmp_path: Path) -> None:
-    with held(HOLD, tmp_path / "lock-frontend") as holder:
-        assert holder.stdin is not None
-        holder.stdin.close()
-        Apt(database=tmp_path, patience=60).wait_for_lock()
-        deadline = time.monotonic() + 20
-        while holder.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-
-def test_two_agents_take_turns(tmp_path: Path) -> None:
-    with (
-        held(HOLD_DIRECTORY, tmp_path),
-        pytest.raises(Unavailable, match="Another agent on this machine is installing"),
-        Apt(database=tmp_path, patience=0.3).alone(),
-    ):
-        pass
-    with Apt(database=tmp_path, patience=0.3).alone():
-        pass
-    assert list(tmp_path.iterdir()) == []

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Unavailable
-from agent.kinds.package import daemons
-from agent.kinds.package.daemons import Note, Policy, Units
+from agent.kinds.package.daemons import Policy, Units
+from agent.kinds.package.note import Note, read_note, write_note
 
 REPOSITORY = Path(__file__).parents[4]
 THEIRS = b"#!/bin/sh\n# the machine's own \xff\nexit 104\n"
@@ -175,6 +175,21 @@ def test_masks_and_units_of_the_machine_are_left_alone(ground: Path) -> None:
     assert {path.name for path in ground.iterdir()} == {"masked.service", "own.service", "new.service"}
 
 
+def test_what_a_preset_enabled_starts_at_no_boot(ground: Path) -> None:
+    units = Units(ground, find=lambda program: None)
+    note = units.intend(("a.service",), None)
+    units.mask(note)
+    wants = ground / "multi-user.target.wants"
+    wants.mkdir()
+    for unit in ("a.service", "b.service"):
+        (wants / unit).symlink_to(f"/usr/lib/systemd/system/{unit}")
+    units.unmask("web", note)
+    assert [path.relative_to(ground) for path in ground.rglob("*")] == [
+        Path("multi-user.target.wants"),
+        Path("multi-user.target.wants/b.service"),
+    ]
+
+
 def test_nothing_to_mask_makes_no_folder(ground: Path) -> None:
     units = Units(ground / "system")
     note = units.intend((), None)
@@ -185,9 +200,9 @@ def test_nothing_to_mask_makes_no_folder(ground: Path) -> None:
 
 def test_a_note_reads_back_as_it_was_written(ground: Path) -> None:
     path = ground / "web.json"
-    assert daemons.read_note(path) is None
-    note = Note(("a.service",), (Path("/a b"),))
-    daemons.write_note(path, note)
-    assert daemons.read_note(path) == note
+    assert read_note(path) is None
+    note = Note(("a.service",), (Path("/a b"),), ("00ff",))
+    write_note(path, note)
+    assert read_note(path) == note
     path.write_text("{")
-    assert daemons.read_note(path) == Note()
+    assert read_note(path) == Note()

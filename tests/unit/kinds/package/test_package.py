@@ -19,8 +19,11 @@ from agent.host import commands
 from agent.host.commands import Finished
 from agent.kinds.kind import Held, Machine, Plan, Standing, Verb, Wanted
 from agent.kinds.package import Package
-from agent.kinds.package.apt import Apt, Status
+from agent.kinds.package.apt import Apt
 from agent.kinds.package.daemons import Policy, Units
+from agent.kinds.package.installer import Status
+from agent.kinds.package.installers import Installers
+from agent.kinds.package.note import Note
 from agent.kinds.package.package import Action, Observed
 from agent.resources import Context, Resource, parse_resource
 
@@ -151,13 +154,19 @@ class Bench:
         return plan
 
     @property
+    def status(self) -> Status:
+        return self.kind.installers.choose().status(NAME)
+
+    @property
     def has_started(self) -> bool:
         return (self.archive.ground / "started").exists()
 
 
 def bench_at(ground: Path) -> Bench:
     archive = Archive(ground)
-    return Bench(archive, Package(Apt(archive.run)), Machine(ground / "state", b"", lambda name: iter(())))
+    return Bench(
+        archive, Package(Installers((Apt(archive.run),))), Machine(ground / "state", b"", lambda name: iter(()))
+    )
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -210,7 +219,7 @@ def test_a_package_is_installed_and_its_daemon_is_not_started(bench: Bench) -> N
     assert not os.path.lexists(SYSTEM / UNIT)
     assert not os.path.lexists(WANTS)
     assert list((bench.machine.state / "run/packages").iterdir()) == []
-    assert bench.kind.apt.status(NAME) is Status.INSTALLED
+    assert bench.status is Status.INSTALLED
     assert bench.kind.remove(resource, MADE, bench.machine, data=False) == removal
 
 
@@ -272,7 +281,7 @@ def test_an_agent_killed_in_the_middle_is_recovered_from(bench: Bench) -> None:
     resource = bench.resource(UNIT)
     assert bench.observe(resource).status is Status.INTERRUPTED
     assert bench.observe(resource).untidy
-    hasty = Package(Apt(bench.archive.run, patience=0.3))
+    hasty = Package(Installers((Apt(bench.archive.run, patience=0.3),)))
     wanted, plan = bench.wanted(resource), bench.plan(resource)
     with pytest.raises(Unavailable, match=r"Packages can't be installed now: process \d+ \(.*holds /var/lib/dpkg/lock"):
         hasty.apply(wanted, plan, bench.machine.mark(wanted, found=False), bench.machine)
@@ -288,20 +297,20 @@ def test_an_agent_killed_in_the_middle_is_recovered_from(bench: Bench) -> None:
 
 
 def test_what_a_killed_agent_left_is_tidied_up_even_if_all_is_installed(bench: Bench, ground: Path) -> None:
-    kind = Package(Apt(bench.archive.run), Policy(ground / "policy-rc.d"), Units(ground / "units"))
+    kind = Package(bench.kind.installers, Policy(ground / "policy-rc.d"), Units(ground / "units"))
     resource = bench.resource()
     Policy(ground / "policy-rc.d")._place()
     wanted = bench.wanted(resource)
-    plan = kind.plan(wanted, Observed(Status.INSTALLED, noted=True, untidy=True), MADE)
+    plan = kind.plan(wanted, Observed(Status.INSTALLED, Note(), untidy=True), MADE)
     assert plan.actions == (Action.TIDY,)
     assert kind.observe(wanted, bench.machine).untidy
     kind.apply(wanted, plan, bench.machine.mark(wanted, found=False), bench.machine)
     assert not kind.observe(wanted, bench.machine).untidy
-    assert bench.kind.apt.status(NAME) is Status.ABSENT
+    assert bench.status is Status.ABSENT
 
 
 def test_a_unit_of_the_machines_own_is_found_before_anything_is_touched(bench: Bench, ground: Path) -> None:
     (ground / UNIT).write_text("[Unit]\n")
-    kind = Package(Apt(bench.archive.run), Policy(), Units(ground))
+    kind = Package(bench.kind.installers, Policy(), Units(ground))
     with pytest.raises(Unavailable, match="is this machine's own unit, so it can't be masked"):
         kind.check(bench.resource(UNIT).spec, bench.machine, ())  # type: ignore[arg-type]
