@@ -27,10 +27,16 @@ def running_file() -> Path | None:
     return Path(path) if path else None
 
 
+def recorded() -> bytes:
+    """Return what the running file's build recorded, as JSON: `version`, `commit`, `id` (a digest of all the code),
+    `bundle` (`name`, `digest`). Empty in a source tree."""
+    record: bytes = getattr(sys.modules.get("__main__"), "BUILD_RECORD", b"")
+    return record
+
+
 def describe() -> str:
-    """Return the version, the commit it was made of, the id of all the code, the bundle's name and digest: what the
-    running file's build recorded, in one line. A source tree has a version alone."""
-    encoded = getattr(sys.modules.get("__main__"), "BUILD_RECORD", b"")
+    """Return what the running file's build recorded, in one line. A source tree has a version alone."""
+    encoded = recorded()
     if not encoded:
         return f"agent {__version__} in a source tree, no bundle"
     record = json.loads(encoded)

@@ -1,14 +1,11 @@
 """Ed25519 over exact bytes (RFC 8032), and boxes that only one such key opens: the only room that knows PyNaCl.
 
 What is verified is what arrived; nothing is ever re-encoded to be verified. A box is libsodium's sealed box, for the
-X25519 key that goes with an Ed25519 one; sealing the same twice gives two boxes.
+X25519 key that goes with an Ed25519 one; sealing the same twice gives two boxes. Only what signs, verifies or seals
+waits for PyNaCl to be loaded.
 """
 
 from __future__ import annotations
-
-from nacl.public import SealedBox
-from nacl.signing import SigningKey as _NaclSigningKey
-from nacl.signing import VerifyKey
 
 from agent.errors import Refused
 
@@ -23,7 +20,9 @@ class SigningKey:
     def __init__(self, seed: bytes) -> None:
         if len(seed) != SEED_BYTES:
             raise Refused(f"a signing key's seed has {SEED_BYTES} bytes, not {len(seed)}")
-        self._key = _NaclSigningKey(seed)
+        from nacl import signing
+
+        self._key = signing.SigningKey(seed)
         self.seed = seed
         self.public = bytes(self._key.verify_key)
 
@@ -33,6 +32,8 @@ class SigningKey:
 
     def unseal(self, box: bytes) -> bytes | None:
         """What was sealed for this key; None for anything else."""
+        from nacl.public import SealedBox
+
         try:
             return SealedBox(self._key.to_curve25519_private_key()).decrypt(box)
         except Exception:
@@ -41,6 +42,9 @@ class SigningKey:
 
 def seal(public_key: bytes, message: bytes) -> bytes:
     """`message` in a box that only the holder of this Ed25519 key opens. Refused for what is no such key."""
+    from nacl.public import SealedBox
+    from nacl.signing import VerifyKey
+
     try:
         return SealedBox(VerifyKey(public_key).to_curve25519_public_key()).encrypt(message)
     except Exception as error:
@@ -51,6 +55,8 @@ def verifies(public_key: bytes, message: bytes, signature: bytes) -> bool:
     """Whether `signature` is `public_key`'s over exactly `message`. Whatever goes wrong is a no."""
     if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
+    from nacl.signing import VerifyKey
+
     try:
         VerifyKey(public_key).verify(message, signature)
     except Exception:

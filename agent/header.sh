@@ -2,6 +2,11 @@
 # An agent: a zip archive of Python code behind these lines; `unzip -l` lists what it holds.
 file=$0
 case $file in */*) ;; *) if [ -f "$file" ]; then file=./$file; else file=$(command -v -- "$file"); fi ;; esac
+# Read from a pipe, this doesn't know where it lies: $0 is the shell then.
+if [ ! -f "$file" ] || ! IFS= read -r first <"$file" || [ "$first" != '#!/bin/sh' ]; then
+  echo "agent: a shell can't read this from its input: copy the file here, whole, and run it." >&2
+  exit 1
+fi
 # An archive ends with a record of 22 bytes that begins with PK.
 if command -v tail >/dev/null && { end=$(tail -c 22 "$file"); } 2>/dev/null && [ "${end#PK}" = "$end" ]; then
   echo "agent: $file is incomplete: copy it here again, whole." >&2

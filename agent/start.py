@@ -130,7 +130,7 @@ def python_tag() -> str:
 
 def state_folder(arguments: "list[str]", environment: "dict[str, str]") -> str:
     """Return the state folder's absolute path, as the command line will read it: the last `--state` before a
-    `--`, else AGENT_STATE, else the default."""
+    `--`, else AGENT_STATE, else the default. Unfit when a relative one leads nowhere."""
     state = environment.get("AGENT_STATE") or DEFAULT_STATE
     for position, argument in enumerate(arguments):
         if argument == "--":
@@ -139,7 +139,12 @@ def state_folder(arguments: "list[str]", environment: "dict[str, str]") -> str:
             state = arguments[position + 1] or state
         elif argument.startswith("--state="):
             state = argument[len("--state=") :] or state
-    return os.path.abspath(state)
+    try:
+        return os.path.abspath(state)
+    except FileNotFoundError:
+        raise Unfit(
+            "the folder that this was started in is gone, so {} leads nowhere: give an absolute path.".format(state)
+        ) from None
 
 
 def cache_folder(environment: "dict[str, str]") -> str:
@@ -442,8 +447,10 @@ def start() -> int:
     # Every module that was unpacked was compiled with it; anything written later would not be on the list of
     # sizes.
     sys.dont_write_bytecode = True
-    from agent.cli import main
-
+    try:
+        from agent.cli import main
+    except KeyboardInterrupt:
+        return 130
     return main(arguments)
 
 

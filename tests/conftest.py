@@ -12,11 +12,30 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.built.newer import make_newer
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # A deadline would assert a time, and a busy machine is slow at making examples.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("here")
+
+
+# What takes longest begins first. Each of these has something of its own that is made once, and stays together.
+_WHOLE = ("lab", "engines")
+_ORDER = (*_WHOLE, "built", "broker")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say what stays in one process where several share the tests: a file, or a whole folder."""
+    for item in items:
+        folder = _folder(item)
+        item.add_marker(pytest.mark.xdist_group(folder if folder in _WHOLE else str(item.path)))
+    items.sort(key=lambda item: _ORDER.index(_folder(item)) if _folder(item) in _ORDER else len(_ORDER))
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT / "tests").parts[0]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,6 +53,12 @@ def built_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run([ROOT / "build.sh", "-o", path], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return path
+
+
+@pytest.fixture(scope="session")
+def newer_file(built_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a later build of it would be, carrying the native bundle."""
+    return make_newer(built_file, ROOT / "agent" / "bundles" / "native", tmp_path_factory.mktemp("newer"))
 
 
 @pytest.fixture

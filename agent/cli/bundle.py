@@ -25,6 +25,14 @@ def add(commands: options.Commands) -> None:
     packing = verbs.add_parser("pack", help="make a file like this one that carries another bundle")
     packing.add_argument("folder", type=Path, metavar="DIR", help="the bundle: bundle.toml and blobs/")
     packing.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the file to make")
+    packing.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="carry this image, which podman or docker here has",
+    )
+    packing.add_argument("--engine", choices=("podman", "docker"), help="take images from this one alone")
     packing.set_defaults(run=pack)
 
 
@@ -40,7 +48,7 @@ def carrying_file(asked: Path | None = None) -> Path:
 
 def show(arguments: argparse.Namespace) -> int:
     """`agent bundle show`."""
-    from agent.bundle import open_bundle
+    from agent.bundle import image_of, open_bundle
     from agent.cli.output import print_json, print_table
     from agent.fields import Fields
     from agent.resources import read_document
@@ -56,7 +64,8 @@ def show(arguments: argparse.Namespace) -> int:
                 "params": dict(document.params),
                 "resources": [item.values() for item in items],
                 "blobs": [
-                    {"name": blob.name, "size": blob.size, "sha256": blob.sha256} for blob in bundle.blobs.values()
+                    {"name": blob.name, "size": blob.size, "sha256": blob.sha256, "image": image_of(blob.name)}
+                    for blob in bundle.blobs.values()
                 ],
             }
         )
@@ -66,11 +75,13 @@ def show(arguments: argparse.Namespace) -> int:
         print(f"  param {name} = {value}")
     rows = [(f"{item.text('kind')}:{item.text('name')}", item.text("role", "")) for item in items]
     print_table(("RESOURCE", "ONLY ON"), rows)
-    if bundle.blobs:
-        print_table(
-            ("BLOB", "BYTES", "SHA-256"),
-            [(blob.name, str(blob.size), blob.sha256) for blob in bundle.blobs.values()],
-        )
+    blobs = [(image_of(blob.name), blob) for blob in bundle.blobs.values()]
+    for title, carried in (
+        ("BLOB", [(blob.name, blob) for image, blob in blobs if image is None]),
+        ("IMAGE", [(image, blob) for image, blob in blobs if image is not None]),
+    ):
+        if carried:
+            print_table((title, "BYTES", "SHA-256"), [(name, str(blob.size), blob.sha256) for name, blob in carried])
     return 0
 
 
@@ -90,9 +101,13 @@ def verify(arguments: argparse.Namespace) -> int:
 def pack(arguments: argparse.Namespace) -> int:
     """`agent bundle pack`."""
     import agent.bundle
-    from agent.node import folder, substrate
+    from agent.kinds.engine import Engines
+    from agent.node import carrying, folder, substrate
+    from agent.resources import EngineName
 
-    substrate.load(agent.bundle.open_bundle(arguments.folder), folder.DEFAULT, "node", {}, founder=True)
-    packed = agent.bundle.pack(carrying_file(), arguments.folder, arguments.output)
+    file, wanted = carrying_file(), EngineName(arguments.engine) if arguments.engine else None
+    loaded = substrate.load(agent.bundle.open_bundle(arguments.folder), folder.DEFAULT, "node", {}, founder=True)
+    images = carrying.image_sources(arguments.image, loaded, Engines(), wanted)
+    packed = agent.bundle.pack(file, arguments.folder, arguments.output, images)
     print(f"{arguments.output} carries the bundle {packed.name} {packed.digest}")
     return 0

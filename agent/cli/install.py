@@ -12,7 +12,8 @@ def add(commands: options.Commands) -> None:
     install = commands.add_parser(
         "install",
         help="have systemd run the agent, now and after every reboot",
-        description="An agent that runs in a shell ends and the unit takes over; what it raised is not touched.",
+        description="An agent that runs in a shell, or of another file, ends and the unit takes over with this file; "
+        "what it raised is not touched.",
     )
     options.state_option(install)
     install.set_defaults(run=run_install)
@@ -24,10 +25,15 @@ def add(commands: options.Commands) -> None:
 def run_install(arguments: argparse.Namespace) -> int:
     """`agent install`."""
     from agent.build import running_file
+    from agent.bundle import open_bundle
+    from agent.cli.bundle import carrying_file
     from agent.cli.steps import print_line
+    from agent.cli.up import refuse_newer_store
     from agent.node import installing
+    from agent.node.life import Asked
 
-    installing.install(arguments.state, running_file(), print_line)
+    asked = Asked(arguments.state, open_bundle(carrying_file()), running_file())
+    installing.install(asked, print_line, refuse_newer_store)
     return 0
 
 

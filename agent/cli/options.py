@@ -71,7 +71,10 @@ def bundle_options(parser: argparse.ArgumentParser) -> None:
 def _folder(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("names no folder")
-    return Path(text).resolve()
+    try:
+        return Path(text).resolve()
+    except OSError as error:  # where this was started is gone, or a link leads to itself
+        raise Refused(f"the folder {text} can't be found: {error.strerror}; give its absolute path") from error
 
 
 def setting(text: str) -> tuple[str, str]:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from agent.cli import options
+
+if TYPE_CHECKING:
+    from agent.node.planning import Plan
 
 CHANGES = 2
 
@@ -37,17 +42,29 @@ def run(arguments: argparse.Namespace) -> int:
             prune=arguments.prune,
         )
     )
-    rows = [(line.change.value, line.id, line.reason, line.difference) for line in planned.lines]
     if arguments.output == "json":
         print_json(
             {
                 "resources": [
                     {"change": change, "id": id, "reason": reason or None, "difference": difference or None}
-                    for change, id, reason, difference in rows
+                    for change, id, reason, difference in _rows(planned)
                 ],
                 "warnings": list(planned.warnings),
             }
         )
     else:
-        print_plan(rows, planned.warnings)
+        print_plan(_rows(planned), planned.warnings)
     return CHANGES if arguments.exit_code and planned.changes else 0
+
+
+def print_preview(planned: Plan) -> None:
+    """Print what an `up` is about to do, which nobody need read."""
+    from agent.cli.output import print_plan
+
+    with suppress(OSError):
+        print_plan(_rows(planned), planned.warnings)
+        print(end="", flush=True)  # all of it is said before anything is done
+
+
+def _rows(planned: Plan) -> list[tuple[str, str, str, str]]:
+    return [(line.change.value, line.id, line.reason, line.difference) for line in planned.lines]

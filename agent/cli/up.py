@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.cli import options
@@ -45,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from agent.build import running_file
     from agent.bundle import open_bundle
     from agent.cli.bundle import carrying_file
+    from agent.cli.plan import print_preview
     from agent.cli.steps import print_line, print_step
     from agent.node import running
     from agent.node.life import Asked
@@ -63,7 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
     )
     once = 60.0 if arguments.once else None
     manner = Manner(arguments.alive_interval, once, rhythm=Rhythm(drift=arguments.drift_interval))
-    return running.up(asked, manner, print_line, print_step)
+    voice = running.Voice(print_line, print_step, print_preview)
+    return running.up(asked, manner, voice, refuse_newer_store)
+
+
+def refuse_newer_store(state: Path) -> None:
+    """Refused when this machine's control plane keeps its store as only a newer program can read it."""
+    store = state / "control" / "store.db"
+    if store.exists():  # what it takes to know is loaded on a founder alone
+        from agent.control.store import refuse_newer
+
+        refuse_newer(state)
 
 
 def _token(file: str | None) -> Token | None:

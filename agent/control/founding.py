@@ -1,7 +1,8 @@
 """The founder's own right to join: left by its control plane in a file, until that node first speaks.
 
 The token in the file is one that works: it is renewed when it is missing, expired, or not one that still
-counts. One that was spent stays, because the node that spent it may have to ask again.
+counts. One that was spent stays, because the node that spent it may have to ask again. A node that has spoken and has
+lost since how it logs in asks for another by an empty file in that place.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ def leave_token(
 
     Unavailable when the broker's management or the disk can't be written to now.
     """
-    node = store.nodes.get(settings.node)
-    if node is not None and node.last_seen is not None:
+    node, content = store.nodes.get(settings.node), files.read(settings.token_file)
+    if content and _still_counts(content, settings, store, signer, now):
+        return
+    if node is not None and node.last_seen is not None and content != b"":
         files.remove(settings.token_file)
-    elif not _still_counts(settings, store, signer, now):
+    else:
         token = create_token(
             store,
             accounts,
@@ -46,8 +49,8 @@ def leave_token(
             now=now,
             random=random,
         )
-        content = f"{token.encode()}\n".encode()
-        files.write(settings.token_file, content, mode=0o600, uid=os.geteuid(), gid=os.getegid())
+        text = f"{token.encode()}\n".encode()
+        files.write(settings.token_file, text, mode=0o600, uid=os.geteuid(), gid=os.getegid())
 
 
 def pins(settings: Settings, store: Store) -> tuple[str, ...]:
@@ -55,10 +58,7 @@ def pins(settings: Settings, store: Store) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*settings.fingerprints, *store.settings.pins)))
 
 
-def _still_counts(settings: Settings, store: Store, signer: bytes, now: float) -> bool:
-    content = files.read(settings.token_file)
-    if content is None:
-        return False
+def _still_counts(content: bytes, settings: Settings, store: Store, signer: bytes, now: float) -> bool:
     try:
         token = parse_token(content.decode("utf-8", "replace"))
     except Refused:

@@ -7,7 +7,7 @@
 - A quorum queue that was made less than some two seconds before its broker lost its power is never served again
   (RabbitMQ 3.10). So `control` is made anew when it can't be read and never was for a while; what was lost with it
   was never acknowledged here, and is said again by its senders.
-- It is ready once it consumes: it says so once, and writes `STATE/run/control.ready`.
+- It is ready once it consumes: it says so once, and writes `STATE/control/ready`.
 - SIGTERM ends it within a second, even when something blocks: then as a crash would, which loses nothing.
 """
 
@@ -76,12 +76,11 @@ def serve(
     an unsigned statement does not count. Refused when this is no founder or the store is a newer program's; Fatal when
     it can't go on. While another process serves, it waits for its turn.
     """
-    for folder in (state / "control", state / "run"):
-        directories.make(folder, mode=0o700, uid=os.geteuid(), gid=os.getegid())
+    directories.make(state / "control", mode=0o700, uid=os.geteuid(), gid=os.getegid())
     with ExitStack() as stack:
         if not _take_turn(state, stack, stop):
             return
-        ready = state / "run" / "control.ready"
+        ready = state / "control" / "ready"
         files.remove(ready)
         settings = read_settings(state)
         with closing(open_store(state, migrate=True)) as store:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from agent.errors import Refused
 
+# One more is (uid_t) -1, which means "leave it" to the kernel.
+_LARGEST_ID = 2**32 - 2
+
 
 @dataclass(frozen=True, slots=True)
 class Account:
@@ -37,7 +40,11 @@ def current() -> Account:
 
 
 def owner_ids(owner: str) -> tuple[int, int]:
-    """(uid, gid) of "USER" (its primary group) or "USER:GROUP"; Refused when the machine lacks one."""
+    """(uid, gid) of "USER" (its primary group) or "USER:GROUP"; Refused when the machine lacks one.
+
+    A number is an id, whether or not the machine has a name for it: what runs in a container has ids of its own. Alone
+    it is the group's too.
+    """
     return _owner_ids(owner, _version())
 
 
@@ -51,13 +58,22 @@ def require_right(owner: str, uid: int) -> None:
 def _owner_ids(owner: str, version: tuple[int, ...]) -> tuple[int, int]:
     """Asked for every file at every look, so kept while the machine's own lists of accounts stay as they are."""
     user, colon, group = owner.partition(":")
-    entry = _entry(user)
+    entry = None if user.isdecimal() else _entry(user)
+    uid = entry.pw_uid if entry else _number(user)
     if not colon:
-        return entry.pw_uid, entry.pw_gid
+        return uid, entry.pw_gid if entry else uid
+    if group.isdecimal():
+        return uid, _number(group)
     try:
-        return entry.pw_uid, grp.getgrnam(group).gr_gid
+        return uid, grp.getgrnam(group).gr_gid
     except (KeyError, ValueError) as error:
         raise Refused(f"This machine has no group {group!r}; make it, or name another.") from error
+
+
+def _number(id: str) -> int:
+    if int(id) > _LARGEST_ID:
+        raise Refused(f"There is no user or group {id}; their numbers end at {_LARGEST_ID}.")
+    return int(id)
 
 
 def _version() -> tuple[int, ...]:

@@ -145,6 +145,7 @@ def feed(
             directory=Path("/"),
         )
         source.close()
+        os.set_blocking(sink.fileno(), False)
         try:
             for chunk in chunks:
                 if not _pour(sink.fileno(), chunk, deadline, listeners):
@@ -159,6 +160,36 @@ def feed(
     if code != 0:
         raise CommandFailed(argv, f"{_ending(code)}: {_last_words(finished)}", finished)
     return finished
+
+
+def read(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, timeout: float) -> Iterator[bytes]:
+    """Runs a program to its end (seconds: `timeout`), yielding what it writes to its output as that comes, in pieces.
+
+    It is ended when whoever asked stops listening. After the last piece CommandFailed, as `run` raises it: what was
+    yielded is whole only once the iterator has ended.
+    """
+    deadline = time.monotonic() + timeout
+    with _memory() as errors, _pipe() as (source, sink):
+        process = start(
+            resolve(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=sink.fileno(),
+            stderr=errors,
+            environment=clean_environment(accounts.current(), environment),
+            directory=Path("/"),
+        )
+        sink.close()
+        try:
+            while chunk := _take(source.fileno(), deadline):
+                yield chunk
+            code = process.wait(max(0.0, deadline - time.monotonic()))
+        except (TimeoutError, subprocess.TimeoutExpired) as error:
+            raise CommandFailed(argv, f"took longer than {timeout:g} seconds and was ended.") from error
+        finally:
+            _end_group(process)
+        finished = Finished(tuple(argv), code, b"", _content(errors))
+    if code != 0:
+        raise CommandFailed(argv, f"{_ending(code)}: {_last_words(finished)}", finished)
 
 
 def start(
@@ -235,6 +266,13 @@ def _pour(sink: int, chunk: bytes, deadline: float, listeners: Sequence[_Listene
     return True
 
 
+def _take(source: int, deadline: float) -> bytes:
+    """What comes next, b"" at the end; TimeoutError when nothing comes in time."""
+    if not select.select([source], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        raise TimeoutError
+    return os.read(source, _CHUNK)
+
+
 def _await(process: subprocess.Popen[bytes], deadline: float, listeners: Sequence[_Listener]) -> int:
     while True:
         try:
@@ -251,9 +289,8 @@ def _await(process: subprocess.Popen[bytes], deadline: float, listeners: Sequenc
 
 @contextmanager
 def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
-    """(the end that is read, the end that is written), of which the second never waits."""
+    """(the end that is read, the end that is written)."""
     source, sink = os.pipe()
-    os.set_blocking(sink, False)
     with FileIO(source) as reading, FileIO(sink, "w") as writing:
         yield reading, writing
 

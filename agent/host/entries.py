@@ -43,9 +43,13 @@ def unmark(descriptor: int) -> None:
 
 def dress(descriptor: int, *, mode: int, uid: int, gid: int, mark: bytes | None) -> None:
     """Gives an open file or directory its owner, mode and mark, durably."""
+    # What is so already isn't written again: each change, even of nothing, costs the disk a turn.
+    status = os.fstat(descriptor)
     # The owner comes first: changing it clears the set-user-id bits of the mode.
-    os.fchown(descriptor, uid, gid)
-    os.fchmod(descriptor, mode)
+    if (status.st_uid, status.st_gid) != (uid, gid):
+        os.fchown(descriptor, uid, gid)
+    if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
+        os.fchmod(descriptor, mode)
     if mark is not None:
         _set_mark(descriptor, mark)
     os.fsync(descriptor)

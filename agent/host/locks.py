@@ -54,14 +54,8 @@ def hold(path: Path, note: str = "") -> Iterator[None]:
         os.close(descriptor)
 
 
-def holder(path: Path) -> Process | None:
+def holder(path: Path) -> Holder | None:
     """The living process that holds the lock `path`, None when nobody does; the lock isn't touched."""
-    found = look(path)
-    return found.process if found else None
-
-
-def look(path: Path) -> Holder | None:
-    """As `holder`, with what it says of itself."""
     with in_words("Reading", path):
         try:
             line, _, note = path.read_text("utf-8", "replace").partition("\n")
@@ -78,7 +72,7 @@ def _lock(descriptor: int, path: Path, note: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise Held(path, look(path)) from error
+        raise Held(path, holder(path)) from error
     me = processes.current()
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{me.pid} {me.started}\n{note}\n".encode(), 0)

@@ -36,7 +36,11 @@ class Process:
 class _Stat(NamedTuple):
     process: Process
     parent: int
-    alive: bool
+    state: bytes
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in {b"Z", b"X", b"x"}
 
 
 def find(pid: int) -> Process | None:
@@ -56,6 +60,12 @@ def current() -> Process:
 def is_alive(process: Process) -> bool:
     """Whether this process, not another with its pid, is there and no zombie."""
     return find(process.pid) == process
+
+
+def is_suspended(process: Process) -> bool:
+    """Whether it was stopped by a signal or a tracer: it does nothing, not even end, until it is let go on."""
+    found = _stat(process.pid)
+    return found is not None and found.process == process and found.state in {b"T", b"t"}
 
 
 def with_environment(name: str, value: str) -> list[Process]:
@@ -169,4 +179,4 @@ def _stat(pid: int) -> _Stat | None:
     fields = text.rpartition(b")")[2].split()
     if len(fields) < 20:
         return None
-    return _Stat(Process(pid, int(fields[19])), int(fields[1]), fields[0] not in {b"Z", b"X", b"x"})
+    return _Stat(Process(pid, int(fields[19])), int(fields[1]), fields[0])

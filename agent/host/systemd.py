@@ -100,6 +100,11 @@ def start(unit: str) -> None:
     commands.run(["systemctl", "start", unit], timeout=2 * _SECONDS)
 
 
+def restart(unit: str, seconds: float) -> None:
+    """As `start`; what runs of it ends before, which may take `seconds`."""
+    commands.run(["systemctl", "restart", unit], timeout=seconds + 2 * _SECONDS)
+
+
 def stop(unit: str, seconds: float) -> None:
     """End all of a unit, which may take `seconds`; one that systemd doesn't know is no failure."""
     if show(unit).known:

@@ -87,11 +87,16 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What kinds act with: the state folder, the bundle's blobs (1 MiB chunks), a key that never leaves the node."""
+    """What kinds act with: the state folder, the bundle's blobs (1 MiB chunks), a key that never leaves the node.
+
+    `program` is another text for each agent file, and stands for the content of the agent's own copy: of the one that
+    is there or, where it is asked what an `up` would do, will be. "" where nobody knows.
+    """
 
     state: Path
     node_key: bytes = field(repr=False)
     read_blob: Callable[[str], Iterator[bytes]]
+    program: str = ""
 
     def stamp(self, resource: Resource, late: Mapping[str, str]) -> str:
         """The digest of a resource with its late values; equal exactly when both are."""

@@ -104,6 +104,12 @@ def wanted(machine: Machine, name: str) -> str:
     return record.image if record and record.archive else ""
 
 
+def is_loaded(machine: Machine, name: str, archive: str) -> bool:
+    """Whether an archive with this SHA-256 was loaded for a name."""
+    record = read(machine, name)
+    return record is not None and record.image != "" and record.archive == archive
+
+
 def pull(engine: Engine, name: str) -> str:
     """Have the engine fetch it from its registry, telling the log how it goes; its id."""
     log.info("%s fetches the image %s", engine.name.value, name)

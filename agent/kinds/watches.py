@@ -1,4 +1,7 @@
-"""Files that something running depends on: what is in them, and whether they were written since."""
+"""Files that something running depends on: what is in them, and whether they were written since.
+
+- The agent's own copy is told by what its build says it is: it is looked at every few seconds and may be gigabytes.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agent.host.failures import in_words
+from agent.kinds.kind import Machine
 
 _CHUNK = 1024 * 1024
 
 
-def digests(paths: Iterable[Path]) -> dict[str, str]:
+def digests(paths: Iterable[Path], machine: Machine) -> dict[str, str]:
     """The SHA-256 of each file's content as lower-case hex; "" for one that is no file (yet)."""
-    return {str(path): _digest(path) for path in paths}
+    own = machine.state / "agent"
+    return {str(path): machine.program if machine.program and path == own else _digest(path) for path in paths}
 
 
 def look_of(path: Path) -> str:

@@ -15,7 +15,7 @@ from agent.fields import Fields, canonical, parse_json
 from agent.host import files
 from agent.kinds import KINDS
 from agent.kinds.kind import Machine, Verb
-from agent.node import folder
+from agent.node import folder, own_copy
 from agent.node.identity import Identity
 from agent.node.ledger import Ledger, open_ledger
 from agent.reconcile import Entry, Finding, Phase, Surveyor
@@ -64,7 +64,8 @@ def look(state: Path) -> Condition:
     if myself is None:
         raise Refused(f"there is no node at {state} yet; `agent up` makes one (see --state)")
     ledger = open_ledger(state, time.time, write=False)
-    machine = Machine(state, identity.node_key(), lambda name: iter(()))
+    settled = own_copy.settled(state)
+    machine = Machine(state, identity.node_key(), lambda name: iter(()), settled.stamp if settled else "")
     surveyor = Surveyor(ledger, machine, KINDS)
     running = folder.holder(state)
     accepted = ledger.accepted()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-from agent.bundle import pack
-from agent.errors import Fatal, Refused
+from agent.errors import Fatal, Refused, Unavailable
 from agent.fields import quoted
-from agent.host import directories, files, locks
+from agent.host import directories, locks, machine
 from agent.host.failures import in_words
+from agent.host.processes import Process
+from agent.node.program import Program, decode
 
 DEFAULT = Path("/var/lib/mesh-agent")
 _PRIVATE = ("identity", "blobs", "run", "log")
@@ -20,7 +21,24 @@ _LOCK = Path("run/agent.lock")
 # What may lie in the folder before a ledger says whose it is; lost+found when it is a file system of its own.
 _KNOWN = frozenset({"agent", "control", "lost+found", "runtime", "secrets", *_PRIVATE})
 _LEDGER = "ledger.db"
-_ENDS = 1024 * 1024
+# For a lock, the log and what a ledger's migration writes beside it.
+_ROOM_TO_BEGIN = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """Who holds the folder. `program` is None for one that does not say: it is not at `up`."""
+
+    process: Process
+    program: Program | None
+
+
+class Occupied(Fatal):
+    """The folder is another process's; `occupant` is None when that one can't be seen from here."""
+
+    def __init__(self, state: Path, occupant: Occupant | None) -> None:
+        super().__init__(str(running(state, occupant.process if occupant else None)))
+        self.occupant = occupant
 
 
 def prepare(state: Path) -> None:
@@ -40,78 +58,57 @@ def prepare(state: Path) -> None:
         directories.make(folder, mode=mode, uid=uid, gid=gid)
 
 
-def refuse_running(state: Path) -> None:
-    """Fatal when an agent runs on this folder; nothing is made or locked."""
-    pid = holder(state)
-    if pid is not None:
-        raise _running(state, f"process {pid}")
-
-
 def prepare_control(state: Path) -> None:
     """Make the control plane's folder, on a founder."""
     directories.make(state / "control", mode=0o700, uid=os.geteuid(), gid=os.getegid())
 
 
+def require_room(state: Path) -> None:
+    """Unavailable when the disk is so full that an agent could not begin here."""
+    with in_words("Looking at", state):
+        ledger = state / _LEDGER
+        needed = _ROOM_TO_BEGIN + (ledger.stat().st_size if ledger.exists() else 0)
+        free = machine.free_bytes(state)
+    if free < needed:
+        raise Unavailable(
+            f"{state} would have {free >> 20} MiB left, and an agent needs {(needed >> 20) + 1} MiB to begin there; "
+            "nothing was changed. Make room and try again"
+        )
+
+
 @contextmanager
-def lock(state: Path) -> Iterator[None]:
-    """Hold the folder for this process; Fatal, naming the other one, while an agent has it."""
+def lock(state: Path, program: Program | None = None) -> Iterator[None]:
+    """Hold the folder for this process; Occupied while another one has it. `program`: what this agent is."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(locks.hold(state / _LOCK))
+            stack.enter_context(locks.hold(state / _LOCK, program.encode() if program else ""))
         except locks.Held as error:
-            by = f"process {error.holder.pid}" if error.holder else "another process"
-            raise _running(state, by) from error
+            raise Occupied(state, _occupant(error.holder, error.note)) from error
         yield
+
+
+def occupant(state: Path) -> Occupant | None:
+    """The process that holds the folder now."""
+    found = locks.holder(state / _LOCK)
+    return _occupant(found.process, found.note) if found else None
 
 
 def holder(state: Path) -> int | None:
     """The pid of the agent that runs on this folder now."""
-    process = locks.holder(state / _LOCK)
-    return process.pid if process else None
+    found = occupant(state)
+    return found.process.pid if found else None
 
 
-def settle(running: Path | None, state: Path, *, carrying: Path | None = None) -> Path:
-    """Copy the running file to STATE/agent, which services and units point at, and give that path.
-
-    It is written only when it is another file. `carrying`: a bundle's folder that is packed into the copy, so that a
-    reboot raises the same.
-    """
-    place = state / "agent"
-    if running is None:
-        raise Refused("this runs from a source tree; build the one file with ./build.sh and run that")
-    if carrying is not None:
-        pack(running, carrying, place)
-        return place
-    with in_words("Copying", running), running.open("rb") as source:
-        if not (place.exists() and _same(source, place)):
-            chunks = iter(lambda: source.read(_ENDS), b"")
-            files.write(place, chunks, mode=0o755, uid=os.geteuid(), gid=os.getegid())
-    return place
-
-
-def _running(state: Path, by: str) -> Fatal:
+def running(state: Path, by: Process | None) -> Fatal:
+    """That an agent runs here already."""
     return Fatal(
-        f"an agent is already running on {state} ({by}), and there can be only one; "
-        "see `agent status`, or end that one first"
+        f"an agent is already running on {state} ({f'process {by.pid}' if by else 'another process'}), and there can "
+        "be only one; see `agent status`, or end that one first"
     )
 
 
-def _same(source: BinaryIO, place: Path) -> bool:
-    """Whether both are the same archive, without reading what can be two gigabytes.
-
-    A zip file ends with a list of all that it holds and the checksum of each; before the archive stands the start-up.
-    """
-    with place.open("rb") as there:
-        size = os.fstat(source.fileno()).st_size
-        if os.path.sameopenfile(source.fileno(), there.fileno()):
-            return True
-        if os.fstat(there.fileno()).st_size != size:
-            return False
-        return all(_read_at(source, at) == _read_at(there, at) for at in {0, max(0, size - _ENDS)})
-
-
-def _read_at(stream: BinaryIO, position: int) -> bytes:
-    return os.pread(stream.fileno(), _ENDS, position)
+def _occupant(process: Process | None, note: str) -> Occupant | None:
+    return Occupant(process, decode(note.encode())) if process else None
 
 
 def _refuse_foreign(state: Path) -> None:

@@ -27,13 +27,14 @@ NODE_KEY_BYTES = 32
 # What a person does when a file of the identity is damaged and there is no backup of it.
 _COUNTERS_AT_ONCE = 1000
 _RESET = "`agent reset` this node and join again"
+_JOIN = "join again with a new token (`agent up --token-file FILE`; a founder's `agent up` gets one by itself)"
 _REMEDIES = {
     "self.json": _RESET,
     "signing.seed": _RESET,
     "node.key": _RESET,
-    "membership.json": "remove it and join again with a new token (`agent up --token-file FILE`)",
-    "counter": "remove it and join again with a new token (`agent up --token-file FILE`), which counts anew",
-    "token": "join again with a new one (`agent up --token-file FILE`)",
+    "membership.json": f"remove it and {_JOIN}",
+    "counter": f"remove it and membership.json and {_JOIN}, which counts anew",
+    "token": "remove it and join again with a new one (`agent up --token-file FILE`)",
 }
 
 

@@ -14,13 +14,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agent.errors import Fatal, Refused
+from agent.errors import Fatal, Refused, Unavailable
 from agent.host import files, machine, processes, systemd, unitfile
 from agent.host.failures import in_words
+from agent.host.processes import Process
 from agent.kinds import marks
 from agent.kinds.kind import Mark
-from agent.node import folder
+from agent.node import folder, own_copy
 from agent.node.identity import Identity
+from agent.node.life import Asked, consider, plans_for
+from agent.node.program import changes
 
 LINK = Path("/usr/local/bin/agent")
 _ID = "agent"
@@ -73,30 +76,53 @@ def installed(state: Path) -> tuple[Path, ...]:
     return tuple(path for path, there in ((unit, _is_ours(unit, state)), (LINK, _leads_to(state))) if there)
 
 
-def install(state: Path, running: Path | None, tell: Callable[[str], None]) -> None:
-    """Make the unit and have it run the agent, now and at every boot. Refused, with nothing done, where it can't."""
+def install(asked: Asked, tell: Callable[[str], None], understood: Callable[[Path], None]) -> None:
+    """Make the unit and have it run this file's agent, now and at every boot. Refused, with nothing done, where it
+    can't be; `understood` as for `up`.
+    """
+    state = asked.state
     _refuse_unfit(state)
+    plans = plans_for(asked)
+    if plans.replaces:
+        understood(state)
+        consider(asked, plans, lambda _: None, newcomer=True)
+        tell(f"this file takes the place of another: {changes(plans.replaces, plans.program)}")
     unit = unit_name(state)
     path, text = systemd.FOLDER / unit, unit_text(state).encode()
-    if not (state / "agent").exists():
-        folder.settle(running, state)
-    changed = files.read(path, uid=0) != text
-    if changed:
-        files.write(path, text, mode=_MODE, uid=0, gid=0)
-    if changed or not systemd.show(unit).enabled:
-        systemd.enable(unit)
-        systemd.reload()
-    _link(state, tell)
-    found = systemd.show(unit)
-    if found.main is not None and changed:
-        systemd.stop(unit, _PATIENCE)
-    elif found.main is None:
-        _end_other(state, tell)
-    systemd.start(unit)
-    tell(
-        f"{unit} runs the agent now and after every reboot; `journalctl -u {unit}` shows what it says, "
-        "`agent uninstall` undoes this"
-    )
+    with own_copy.staged(asked.running_file, state, asked.bundle, needed=not plans.is_settled) as settle:
+        changed = files.read(path, uid=0) != text
+        if changed:
+            files.write(path, text, mode=_MODE, uid=0, gid=0)
+        if changed or not systemd.show(unit).enabled:
+            systemd.enable(unit)
+            systemd.reload()
+        _link(state, tell)
+        runs = systemd.show(unit).main is not None
+        if not runs:
+            _end_other(state, tell)
+        settle()
+    if runs and (changed or plans.replaces):
+        systemd.restart(unit, _PATIENCE)
+    else:
+        systemd.start(unit)
+    tell(f"{_kept_by(unit)}, `agent uninstall` undoes this")
+
+
+def unit_running(state: Path, process: Process) -> str:
+    """The unit of this state folder, when it is what runs this process; "" otherwise."""
+    unit = unit_name(state)
+    return unit if systemd.unit_of(process.pid) == unit and _is_ours(systemd.FOLDER / unit, state) else ""
+
+
+def hand_over(state: Path, unit: str, tell: Callable[[str], None]) -> None:
+    """Have the unit run the agent again, whose folder is free. Unavailable when it doesn't."""
+    systemd.restart(unit, _PATIENCE)
+    deadline = time.monotonic() + _PATIENCE
+    while (occupant := folder.occupant(state)) is None or systemd.unit_of(occupant.process.pid) != unit:
+        if time.monotonic() >= deadline:
+            raise Unavailable(f"{unit} does not run the agent again; `journalctl -u {unit}` shows why")
+        time.sleep(_POLL)
+    tell(_kept_by(unit))
 
 
 def uninstall(state: Path, tell: Callable[[str], None]) -> bool:
@@ -128,6 +154,10 @@ def remove(state: Path) -> None:
         _unlink(LINK)
 
 
+def _kept_by(unit: str) -> str:
+    return f"{unit} runs the agent now and after every reboot; `journalctl -u {unit}` shows what it says"
+
+
 def what_keeps_the_agent(state: Path) -> str:
     """What becomes of this very agent when its shell is closed, in words."""
     unit = unit_name(state)
@@ -157,6 +187,9 @@ def _refuse_unfit(state: Path) -> None:
             f"there is no node at {state} yet; `agent up` makes one (with --token-file to join a mesh), "
             "then `agent install` keeps it"
         )
+    occupant = folder.occupant(state)
+    if occupant and occupant.program is None:  # it is at something else than `up`: at a reset
+        raise folder.running(state, occupant.process)
     if not (str(state).isprintable() and unitfile.can_execute(str(place))):
         raise Refused(f"systemd can't run {place}: its path holds quotes, backslashes or what can't be printed")
     path = systemd.FOLDER / unit_name(state)
@@ -185,18 +218,19 @@ def _link(state: Path, tell: Callable[[str], None]) -> None:
 
 def _end_other(state: Path, tell: Callable[[str], None]) -> None:
     """Have an agent that was started by hand end as by a signal of its shell; what it is at is finished first."""
-    pid = folder.holder(state)
-    process = processes.find(pid) if pid is not None else None
-    if process is None:
+    occupant = folder.occupant(state)
+    if occupant is None:
         return
+    process = occupant.process
+    said = f"the agent that was started by hand (process {process.pid})"
     processes.send(process, signal.SIGTERM)
     deadline = time.monotonic() + _PATIENCE
     while processes.is_alive(process):
         if time.monotonic() >= deadline:
-            tell(f"the agent that was started by hand (process {pid}) is still at work; the unit waits for its end")
+            tell(f"{said} is still at work; the unit waits for its end")
             return
         time.sleep(_POLL)
-    tell(f"the agent that was started by hand (process {pid}) has ended; all that it raised runs on")
+    tell(f"{said} has ended; all that it raised runs on")
 
 
 def _is_ours(path: Path, state: Path) -> bool:

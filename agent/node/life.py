@@ -1,6 +1,6 @@
 """The life of a node, from a bare machine to waiting for declarations.
 
-In this order: take the folder, load the bundle and check the whole of it before anything is touched, raise what is
+In this order: load the bundle and check the whole of it before anything is touched, take the folder, raise what is
 carried, apply the last accepted declaration again, and only then speak to a mesh. Losing the mesh changes nothing that
 runs here.
 """
@@ -10,24 +10,25 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from agent.bundle import Bundle, verify
+from agent.bundle import Bundle
 from agent.database import NotMade
 from agent.errors import Refused
 from agent.host import sockets
 from agent.kinds import KINDS
 from agent.kinds.kind import Machine, Verb
-from agent.node import folder, recovering, substrate
+from agent.node import folder, own_copy, recovering, substrate
 from agent.node.identity import Identity, Role, Self
 from agent.node.ledger import Ledger, open_ledger
+from agent.node.program import Program, of_this_process
 from agent.node.substrate import Substrate
 from agent.node.trust import reread
 from agent.node.worker import NOTHING_ACCEPTED, Job
 from agent.reconcile import Outcome, Reconciler, Step, Surveyor, check, impossible
-from agent.resources import RUNNING_KINDS, Origin, Resource, claims
+from agent.resources import RUNNING_KINDS, Origin, Resource, claims, collisions
 from agent.token import Token
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,8 @@ class Node:
         """Make the carried list true. What a newer bundle dropped is kept, unless it is told to go (`prune`)."""
         resources = self.substrate.resources
         self.ledger.forget_failures_beside(Origin.CARRIED, {resource.id for resource in resources})
-        outcome = self.reconciler.apply(resources, Origin.CARRIED, prune=prune, tell=tell, stop=stop)
+        barred = taken(resources, self.ledger, self.state)
+        outcome = self.reconciler.apply(resources, Origin.CARRIED, prune=prune, tell=tell, stop=stop, barred=barred)
         if not outcome.failed and not outcome.interrupted:
             self.ledger.note_raised()
         return outcome
@@ -111,10 +113,26 @@ class Node:
 
     def accepted_job(self) -> Job:
         """The last accepted list, its signature verified again. Refused when it no longer verifies or reads."""
-        accepted = self.ledger.accepted()
-        if accepted is None:
-            return NOTHING_ACCEPTED
-        return Job(accepted.serial, reread(accepted.data, accepted.signature, accepted.signer, self.state))
+        return accepted_job(self.ledger, self.state)
+
+
+def accepted_job(ledger: Ledger, state: Path) -> Job:
+    """The last accepted list, its signature verified again. Refused when it no longer verifies or reads."""
+    accepted = ledger.accepted()
+    if accepted is None:
+        return NOTHING_ACCEPTED
+    return Job(accepted.serial, reread(accepted.data, accepted.signature, accepted.signer, state))
+
+
+def taken(carried: Sequence[Resource], ledger: Ledger, state: Path) -> Mapping[str, str]:
+    """Which carried resources claim what the mesh has declared or made here, and why, by id.
+
+    Neither origin takes anything from the other, so these can't be made.
+    """
+    assigned = {entry.resource.id: entry.resource for entry in ledger.entries(Origin.ASSIGNED)}
+    with suppress(Refused):  # one that no longer reads is not applied either
+        assigned.update((resource.id, resource) for resource in accepted_job(ledger, state).resources)
+    return collisions(carried, tuple(assigned.values())) if assigned else {}
 
 
 def carried_resources(substrate: Substrate, ledger: Ledger) -> tuple[Resource, ...]:
@@ -132,11 +150,26 @@ def carried_ports(substrate: Substrate, ledger: Ledger) -> Sequence[int]:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Who this node is, what it knew of that before, and what it carries: decided without touching anything."""
+    """Who this node is, what it knew of that before, and what it carries: decided without touching anything.
+
+    `program` is the file that is asked to run here with that bundle, `settled` the one that the agent's own copy is.
+    """
 
     known: Self | None
     myself: Self
     substrate: Substrate
+    program: Program
+    settled: Program | None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the agent's own copy is this file already."""
+        return self.settled == self.program
+
+    @property
+    def replaces(self) -> Program | None:
+        """The other file whose place this one is to take here; None when there is none."""
+        return None if self.is_settled else self.settled
 
 
 def plans_for(asked: Asked) -> Plans:
@@ -145,30 +178,40 @@ def plans_for(asked: Asked) -> Plans:
     myself = decide(known, asked, bool(asked.bundle.document.get("mesh")))
     founder = myself.role is Role.FOUNDER
     loaded = substrate.load(asked.bundle, asked.state, myself.name, myself.settings, founder=founder)
-    return Plans(known, myself, loaded)
+    program = of_this_process(asked.bundle)
+    is_copy = own_copy.is_it(asked.running_file, asked.state) and not asked.bundle.place.is_dir()
+    return Plans(known, myself, loaded, program, program if is_copy else own_copy.settled(asked.state))
 
 
-def consider(asked: Asked, tell: Callable[[str], None]) -> Plans:
-    """What is planned, said and, as long as it was never raised here, checked against the machine.
+def consider(asked: Asked, plans: Plans, tell: Callable[[str], None], *, newcomer: bool) -> None:
+    """Say what is planned and, as far as it is new here, check it against the machine and what was declared for it.
 
-    Raises Refused or Unavailable, with nothing changed, when it can't be raised.
+    `newcomer`: another file ran here until now. Raises Refused or Unavailable, with nothing changed, when it can't be
+    raised.
     """
-    plans = plans_for(asked)
+    carried, raised = plans.substrate.resources, was_raised(asked.state)
+    _check_remade(asked.remake, carried)
     _announce(plans.known, plans.myself, asked, tell)
-    if not was_raised(asked.state):
-        verify(asked.bundle)
+    machine = Machine(asked.state, b"", plans.substrate.read_blob)
+    if not raised or newcomer:
+        own_copy.verify_once(asked.bundle, asked.state)
+    if not raised:
         substrate.check_room(plans.substrate, asked.state)
-        check(plans.substrate.resources, KINDS, Machine(asked.state, b"", plans.substrate.read_blob))
-        for warning in substrate.port_warnings(plans.substrate.resources, sockets.given_out()):
+        check(carried, KINDS, machine)
+        for warning in substrate.port_warnings(carried, sockets.given_out()):
             tell(f"warning: {warning}")
-    return plans
+    elif newcomer or (plans.known and plans.known.settings != plans.myself.settings):
+        _check_beside_declared(carried, asked.state)
+        why = impossible(carried, KINDS, machine)
+        if why:
+            raise Refused(f"{why}; nothing was changed")
 
 
-def begin(asked: Asked, plans: Plans) -> Node:
-    """Make what was decided durable, in a folder that is this process's own."""
-    identity, loaded, myself = Identity(asked.state), plans.substrate, plans.myself
+def begin(asked: Asked, plans: Plans, bundle: Bundle) -> Node:
+    """Make what was decided durable, in a folder that is this process's own. From now on `bundle` is read for blobs."""
+    identity, loaded, myself = Identity(asked.state), replace(plans.substrate, bundle=bundle), plans.myself
     ledger = open_ledger(asked.state, time.time, write=True)
-    machine = Machine(asked.state, identity.node_key(), loaded.read_blob)
+    machine = Machine(asked.state, identity.node_key(), loaded.read_blob, plans.program.stamp)
     reconciler = Reconciler(ledger, machine, KINDS, time.monotonic)
     if myself != plans.known:
         identity.decide(myself)
@@ -176,9 +219,7 @@ def begin(asked: Asked, plans: Plans) -> Node:
         identity.keep_token(asked.token)
     if myself.role is Role.FOUNDER:
         folder.prepare_control(asked.state)
-    place = asked.bundle.place
-    folder.settle(asked.running_file, asked.state, carrying=place if place.is_dir() else None)
-    _remake(asked.remake, ledger, machine, loaded.resources)
+    _remake(asked.remake, ledger, machine)
     return Node(asked.state, myself, identity, ledger, reconciler, loaded)
 
 
@@ -235,12 +276,26 @@ def _announce(known: Self | None, myself: Self, asked: Asked, tell: Callable[[st
         tell(f"the token is for {asked.token.node}, so that is this node's name, not {asked.name}")
 
 
-def _remake(ids: Sequence[str], ledger: Ledger, machine: Machine, resources: Sequence[Resource]) -> None:
-    """Take away what is left of these and forget them, so that they are made anew. Only what is made once can be."""
-    once = {resource.id for resource in resources if resource.kind in ("secret", "certificate")}
+def _check_remade(ids: Sequence[str], carried: Sequence[Resource]) -> None:
+    """Refused when what is to be made anew isn't something that is otherwise made once."""
+    once = {resource.id for resource in carried if resource.kind in ("secret", "certificate")}
     for id in ids:
         if id not in once:
             raise Refused(f"{id} is no secret or certificate that this node carries; there is nothing to make anew")
+
+
+def _check_beside_declared(carried: Sequence[Resource], state: Path) -> None:
+    """Refused when the mesh has declared for this node what the list would claim."""
+    with closing(open_ledger(state, time.time, write=False)) as ledger:
+        for why in taken(carried, ledger, state).values():
+            raise Refused(
+                f"this bundle claims what the mesh has declared for this node: {why}; nothing was changed. Have the "
+                "mesh let go of it first, or choose another value with --set"
+            )
+
+
+def _remake(ids: Sequence[str], ledger: Ledger, machine: Machine) -> None:
+    """Take away what is left of these and forget them, so that they are made anew."""
     for id in ids:
         entry = ledger.entry(Origin.CARRIED, id)
         if entry:

@@ -7,6 +7,7 @@ rebuilt. Its state is a union of few, each change of it said once. Nothing that 
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -29,7 +30,7 @@ from agent.broker import (
     parse_address,
 )
 from agent.errors import AgentError, Unavailable
-from agent.host import machine
+from agent.host import files, machine
 from agent.node import condition, enrolment, speech
 from agent.node.identity import Membership, Role
 from agent.node.ledger import open_ledger
@@ -131,6 +132,7 @@ class Link:
         except LoginRefused:
             token = self._token()
             if token is None:
+                self._ask_for_token()
                 raise
             # The answer may have been fixed without ever having been made true, or by another broker's life.
             membership = self._enrol(token)
@@ -187,6 +189,7 @@ class Link:
             return self._enrol(token)
         if known is None:
             if self._node.myself.role is Role.FOUNDER:
+                self._ask_for_token()
                 raise Unavailable("the control plane has not left a token for this node yet")
             raise Unavailable("this node has no token to join with; run `agent up --token-file FILE`")
         return known
@@ -196,12 +199,14 @@ class Link:
         mesh = self._node.substrate.mesh
         if kept or self._node.myself.role is not Role.FOUNDER or mesh is None:
             return kept
-        if self._node.identity.membership() is not None and not mesh.token_file.exists():
-            return None
-        try:
-            return parse_token(mesh.token_file.read_text("ascii"))
-        except FileNotFoundError:
-            return None
+        text = files.read(mesh.token_file, uid=os.geteuid()) or b""
+        return parse_token(text.decode("ascii", "replace")) if text else None
+
+    def _ask_for_token(self) -> None:
+        """Have a founder's own control plane leave a token: by an empty file where it leaves them."""
+        mesh = self._node.substrate.mesh
+        if self._node.myself.role is Role.FOUNDER and mesh and not mesh.token_file.exists():
+            files.write(mesh.token_file, b"", mode=0o600, uid=os.geteuid(), gid=os.getegid())
 
     def _enrol(self, token: Token) -> Membership:
         identity = self._node.identity

@@ -38,7 +38,7 @@ def plan(asked: Asked) -> Plan:
     with _record(asked) as record:
         # Without a key of the node's own nothing was ever stamped with one.
         key = Identity(asked.state).node_key() if plans.known else b""
-        machine = Machine(asked.state, key, plans.substrate.read_blob)
+        machine = Machine(asked.state, key, plans.substrate.read_blob, plans.program.stamp)
         findings = Surveyor(record, machine, KINDS).survey(wanted, Origin.CARRIED)
         lines = [_line(finding.resource, finding.verb, finding.reason, finding.difference) for finding in findings]
         lines += _dropped(record.entries(Origin.CARRIED), wanted, prune=asked.prune)

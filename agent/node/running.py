@@ -8,15 +8,17 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from agent.errors import Refused
-from agent.kinds.service import rotate_all
-from agent.node import folder, installing
-from agent.node.life import Asked, Node, begin, consider
+from agent.node import folder, installing, own_copy, succession
+from agent.node.life import Asked, Node, begin, consider, plans_for
 from agent.node.link import Link, Manner
+from agent.node.planning import Plan, plan
+from agent.node.program import changes, of_this_process
 from agent.node.worker import NOTHING_ACCEPTED, Job, Worker
 from agent.reconcile import Outcome, Step
 from agent.resources import Origin, Service
@@ -28,29 +30,65 @@ _LOG_BYTES = 1024 * 1024
 FINE, FAILED = 0, 2
 
 
-def up(asked: Asked, manner: Manner, tell: Callable[[str], None], show: Callable[[Step], None]) -> int:
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """Where an `up` says what it does. All may be called on another thread than the one that began it.
+
+    `tell` takes lines for a person, `show` each step of a raise or an apply, `preview` what another file would change.
+    """
+
+    tell: Callable[[str], None]
+    show: Callable[[Step], None]
+    preview: Callable[[Plan], None]
+
+
+def up(asked: Asked, manner: Manner, voice: Voice, understood: Callable[[Path], None]) -> int:
     """Raise, join, apply, hold; 0 when all went well, 2 when something failed.
 
-    What is wrong before the first touch is raised.
-
-    `tell` takes lines for a person, `show` each step of a raise or an apply; both may be called on another thread.
+    What is wrong before the first touch is raised, and an agent that runs here is then not asked to go. `understood`
+    raises Refused when another room's part of the state folder is a newer program's.
     """
-    folder.refuse_running(asked.state)
-    plans = consider(asked, tell)
+    program, tell = of_this_process(asked.bundle), voice.tell
+    before = succession.predecessor(asked.state, asked.running_file, program, once=manner.once is not None)
+    plans = plans_for(asked)
+    another = (before.program if before else None) or plans.replaces
+    if another:
+        understood(asked.state)
+    consider(asked, plans, tell, newcomer=another is not None)
+    if another:
+        tell(f"this file takes the place of another: {changes(another, plans.program)}")
+        voice.preview(plan(asked))
     folder.prepare(asked.state)
-    with folder.lock(asked.state), _stopping() as stop:
+    unit = installing.unit_running(asked.state, before.process) if before else ""
+    with ExitStack() as stack:
+        with own_copy.staged(asked.running_file, asked.state, asked.bundle, needed=not plans.is_settled) as settle:
+            stack.enter_context(succession.succeed(asked.state, program, before))
+            if before:
+                tell(f"the agent that ran here (process {before.process.pid}) has ended; all that it raised runs on")
+            settle()
+        stop = stack.enter_context(_stopping())
         _log_to(asked.state / "log" / "agent.log")
-        node = begin(asked, plans)
-        outcome = node.raise_substrate(show, stop.is_set, prune=asked.prune)
+        node = begin(asked, plans, own_copy.carried(asked.state, asked.bundle))
+        outcome = node.raise_substrate(voice.show, stop.is_set, prune=asked.prune)
         _tell_ports(node, tell)
-        if stop.is_set():
-            return FINE
-        if outcome.failed:
-            tell(
-                f"{len(outcome.failed)} of the carried resources failed; "
-                f"they are tried again every {manner.rhythm.retry:.0f} s"
-            )
-        return _live(node, manner, stop, tell, show, failed=bool(outcome.failed))
+        if not unit:
+            _tell_who_keeps(node, tell)
+            return _hold(node, manner, voice, stop, outcome)
+        node.ledger.close()
+    installing.hand_over(asked.state, unit, tell)
+    return FAILED if outcome.failed else FINE
+
+
+def _hold(node: Node, manner: Manner, voice: Voice, stop: threading.Event, raised: Outcome) -> int:
+    """Everything after the raise."""
+    if stop.is_set():
+        return FINE
+    if raised.failed:
+        voice.tell(
+            f"{len(raised.failed)} of the carried resources failed; "
+            f"they are tried again every {manner.rhythm.retry:.0f} s"
+        )
+    return _live(node, manner, stop, voice.tell, voice.show, failed=bool(raised.failed))
 
 
 def _live(
@@ -83,6 +121,8 @@ def _live(
         link.done(job, outcome)
 
     def look_after() -> bool:
+        from agent.kinds.service import rotate_all  # no `up --once` gets here
+
         rotate_all(node.state)
         return node.has_ended()
 
@@ -116,6 +156,9 @@ def _tell_ports(node: Node, tell: Callable[[str], None]) -> None:
     bindings = [binding for binding in node.ledger.bindings() if binding.origin is Origin.CARRIED]
     if bindings:
         tell("carried ports: " + ", ".join(f"{binding.port} ({binding.owner})" for binding in bindings))
+
+
+def _tell_who_keeps(node: Node, tell: Callable[[str], None]) -> None:
     services = _names(node)
     if services:
         tell(

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent import template
-from agent.bundle import Blob, Bundle
-from agent.errors import Refused
+from agent.bundle import Blob, Bundle, archive_of
+from agent.errors import Refused, Unavailable
 from agent.fields import Fields, dns_label, quoted
 from agent.host import machine
+from agent.kinds import loaded
+from agent.kinds.engine import Engines
+from agent.kinds.kind import Machine
 from agent.resources import (
     Context,
     FromBlob,
+    Image,
+    Package,
     Port,
     Resource,
+    Sealed,
+    Secret,
     check_state_folder,
     check_within,
     claims,
@@ -71,8 +79,16 @@ def load(bundle: Bundle, state: Path, node: str, settings: Mapping[str, str], *,
     mesh = fields.table("mesh")
     document = read_document(fields)
     fields.finish()
-    context = Context(state, document_values(document, settings, node), _BundleBlobs(bundle))
-    resources = parse_list(document.items, context)
+    values = document_values(document, settings, node)
+    context = Context(state, values, _BundleBlobs(bundle))
+    items = [_with_archive(item, f"resource[{at}]", values, bundle) for at, item in enumerate(document.items)]
+    resources = parse_list(items, context)
+    for resource in resources:
+        if isinstance(resource.spec, Secret) and isinstance(resource.spec.value, Sealed):
+            raise Refused(
+                f"{resource.id} is sealed, which only the mesh does, for one node alone; what a bundle carries is made "
+                "where it is raised: leave `sealed` out"
+            )
     check_within(resources)
     check_state_folder(resources, state, allowed=(state / "control" / "control.toml",))
     if not founder:
@@ -80,20 +96,56 @@ def load(bundle: Bundle, state: Path, node: str, settings: Mapping[str, str], *,
     return Substrate(bundle, resources, _mesh(mesh, state) if mesh else None)
 
 
-def check_room(substrate: Substrate, state: Path) -> None:
-    """Refused when the disk has no room for what the bundle's blobs will become."""
-    wanted = sum(
-        one.spec.content.size
-        for one in substrate.resources
-        if isinstance(one.spec, FileSpec) and isinstance(one.spec.content, FromBlob)
-    )
-    place = next(folder for folder in (state, *state.parents) if folder.exists())
-    free = machine.free_bytes(place)
-    if free < wanted + _ROOM_TO_SPARE:
-        raise Refused(
-            f"{place} has {free >> 20} MiB free and this bundle needs {(wanted + _ROOM_TO_SPARE) >> 20} MiB; "
-            "make room, or choose another place with --state"
-        )
+def check_room(substrate: Substrate, state: Path, engines: Engines | None = None) -> None:
+    """Refused when a file system has no room for what the bundle's blobs will become there.
+
+    The file itself is copied into the state folder, with all of its blobs; and each goes where its resource puts it.
+    """
+    needed: dict[int, tuple[Path, int]] = {}
+    for folder, size in _becoming(substrate, state, engines or Engines()):
+        place = next(one for one in (folder, *folder.parents) if one.exists())
+        device = place.stat().st_dev
+        first, before = needed.get(device, (place, 0))
+        needed[device] = (first, before + size)
+    for place, size in needed.values():
+        free = machine.free_bytes(place)
+        if free < size:
+            elsewhere = ", or choose another place with --state" if place == state or place in state.parents else ""
+            raise Refused(
+                f"{place} has {free >> 20} MiB free and this bundle needs {size >> 20} MiB there; make room{elsewhere}"
+            )
+
+
+def _becoming(substrate: Substrate, state: Path, engines: Engines) -> Iterator[tuple[Path, int]]:
+    """Folders, and how many bytes more there will be below each; what an earlier try has left there isn't counted."""
+    place = substrate.bundle.place
+    carried = sum(blob.size for blob in substrate.bundle.blobs.values())
+    copied = place.is_file() and _has_size(state / "agent", place.stat().st_size)
+    yield state, _ROOM_TO_SPARE + (0 if copied else carried)
+    loading: dict[Path, int] = {}
+    for spec in (resource.spec for resource in substrate.resources):
+        if isinstance(spec, FileSpec) and isinstance(spec.content, FromBlob):
+            if not _has_size(spec.path, spec.content.size):
+                yield spec.path.parent, spec.content.size
+        elif isinstance(spec, Package):
+            yield state, sum(file.size for file in spec.files)
+        elif isinstance(spec, Image) and spec.archive:
+            at = Machine(state, b"", substrate.read_blob)
+            with suppress(Unavailable):  # as its own check will say, unless an earlier package brings the engine
+                engine = engines.choose(spec.engine, at)
+                if loaded.is_loaded(at, spec.name, spec.archive.sha256):
+                    continue
+                yield engine.store(), spec.archive.size
+                folder = engine.loading_folder()
+                loading[folder] = max(loading.get(folder, 0), spec.archive.size)
+    yield from loading.items()
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size == size
+    except OSError:
+        return False
 
 
 def port_warnings(resources: Sequence[Resource], given_out: range) -> Iterator[str]:
@@ -121,6 +173,17 @@ def node_name(asked: str | None) -> str:
         return dns_label(label, "this machine's host name")
     except Refused as error:
         raise Refused(f"{error}; or choose a name with --name") from error
+
+
+def _with_archive(item: object, where: str, values: Mapping[str, str], bundle: Bundle) -> object:
+    """The same item; one of an image that names no blob names the archive that was packed for it, if there is one."""
+    if not isinstance(item, Mapping) or item.get("kind") != "image" or "blob" in item:
+        return item
+    name = item.get("name")
+    if not isinstance(name, str):  # as will be said
+        return item
+    archive = archive_of(template.parse(name, f"{where}.name").fill(values).encode())
+    return {**item, "blob": archive} if archive in bundle.blobs else item
 
 
 def _mesh(fields: Fields, state: Path) -> Mesh:

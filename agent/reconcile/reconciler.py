@@ -21,6 +21,8 @@ from agent.resources import Origin, Resource, claims, conflict
 
 log = logging.getLogger(__name__)
 
+NONE_BARRED: Mapping[str, str] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -60,8 +62,12 @@ class Reconciler:
         prune: bool,
         tell: Callable[[Step], None],
         stop: Callable[[], bool] = lambda: False,
+        barred: Mapping[str, str] = NONE_BARRED,
     ) -> Outcome:
-        """Make the list true, and let go of what this origin held and the list dropped (`prune`: all of it)."""
+        """Make the list true, and let go of what this origin held and the list dropped (`prune`: all of it).
+
+        `barred` are ids that are not to be touched, and why: they fail for that.
+        """
         failed: dict[str, str] = {}
         changes = 0
         own = by_id(wanted)
@@ -72,6 +78,8 @@ class Reconciler:
                 return Outcome(changes, failed, interrupted=True)
             start = self.clock()
             try:
+                if resource.id in barred:
+                    raise Unavailable(barred[resource.id])
                 self._ask_needs(resource, origin, own, failed)
                 for old in reversed(dropped):
                     if conflict(resource, old.resource):

@@ -125,14 +125,14 @@ def check_state_folder(resources: Iterable[Resource], state: Path, allowed: Iter
 
     A directory above it may be declared, as long as that neither gives it to somebody nor empties it ever.
     """
-    permitted = set(allowed)
+    permitted, above = set(allowed), set(state.parents)
     for resource in resources:
         if not isinstance(resource.spec, (Directory, File)):
             continue
         path = resource.spec.path
-        if path not in permitted and (path == state or state in path.parents):
+        if path not in permitted and path.is_relative_to(state):
             raise Refused(f"{resource.id} lies in the agent's own folder {state}, where nobody else may put anything")
-        if path in state.parents and not _harmless_above(resource.spec):
+        if path in above and not _harmless_above(resource.spec):
             raise Refused(
                 f"{resource.id} lies above the agent's own folder {state}; there only a directory of root's can"
                 " be declared, which nobody else can write, without data = true"

@@ -222,7 +222,7 @@ def test_bursts_survive_a_hand_over_each(rabbit, ground):
 
     def serving_one():
         holder = locks.holder(lock_path(ground))
-        return next((one for one in started if holder and one.pid == holder.pid), None)
+        return next((one for one in started if holder and one.pid == holder.process.pid), None)
 
     try:
         start()

@@ -90,6 +90,8 @@ class Machine:
             **{name: str(port) for name, port in self.ports.items()},
             **{name: str(self.folder / name) for name in ("config", "data", "log")},
         }
+        self.variables: dict[str, str] = {}
+        """What every command gets in its environment beside PATH and AGENT_STATE."""
         self._agents: list[Agent] = []
 
     @property
@@ -98,7 +100,7 @@ class Machine:
         return [word for name, value in self.params.items() for word in ("--set", f"{name}={value}")]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        return {"PATH": PATH, "AGENT_STATE": str(self.state), **(more or {})}
+        return {"PATH": PATH, "AGENT_STATE": str(self.state), **self.variables, **(more or {})}
 
     def run(
         self,

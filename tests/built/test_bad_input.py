@@ -222,21 +222,15 @@ def test_blob_that_is_not_what_was_packed(machine: MakeMachine) -> None:
     """
     one = machine("x", text, {"big.bin": b"\x01" * 3_000_000})
     packed = one.file
-    member = "bundle/blobs/big.bin"
-    for content, part in (
-        (b"\x01" * 2_999_999 + b"\x02", "SHA-256"),
-        (b"\x01" * 2_999_999, "2999999 bytes"),
-        (None, "missing"),
-    ):
-        one.file = repacked(packed, one.folder / "given", member, content)
-        assert_refused(one, one.run("up", "--once", "--name", "x"), "big.bin", part, "again, whole")
+    content = packed.read_bytes()
+    at = content.index(b"\x01" * 1000) + 500
+    one.file = Path(shutil.copy(packed, one.folder / "given"))
+    # One bit of it, as a disk or a cable changes it; a byte lost.
+    for changed in (b"\x03", b""):
+        one.file.write_bytes(content[:at] + changed + content[at + 1 :])
+        assert_refused(one, one.run("up", "--once", "--name", "x"), "big.bin", "SHA-256", "again, whole")
         verified = one.run("bundle", "verify")
         assert (verified.returncode, "big.bin" in verified.stderr) == (1, True)
-    # One bit of it, as a disk or a cable changes it.
-    content = bytearray(packed.read_bytes())
-    content[content.index(b"\x01" * 1000) + 500] ^= 1
-    one.file.write_bytes(content)
-    assert_refused(one, one.run("up", "--once", "--name", "x"), "is damaged", "copy it here again")
     assert not Path("/var/lib/never-made").exists()
     one.file = packed
     assert one.run("bundle", "verify").returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,35 @@ def test_killed_control_plane_comes_back(mesh: Mesh, place: Path) -> None:
     wait_until((place / "meanwhile").exists, LONG, lambda: mesh.joining.output)
     # The broker starts short-lived processes of its own.
     assert set(filter(is_alive, broker)) <= mesh.founder.processes("broker")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_founder_that_lost_how_it_logs_in_joins_again(
+    mesh: Mesh, place: Path, damage: Callable[[Path], object]
+) -> None:
+    file = {"kind": "file", "name": f"{place}/declared", "content": ""}
+    assert mesh.founder.declare("a", [file]).returncode == 0
+    before, applied = mesh.founder.processes(), mesh.founder.json("control", "node", "show", "a")["applied"]
+    assert mesh.founding.end() == 0
+    membership = mesh.founder.state / "identity" / "membership.json"
+    damage(membership)
+    if membership.exists():
+        damaged = mesh.founder.up()
+        damaged.wait_for("membership.json is damaged")
+        assert (
+            "or remove it and join again with a new token (`agent up --token-file FILE`; a founder's" in damaged.output
+        )
+        assert damaged.end() == 0
+        membership.unlink()
+    mesh.founding = mesh.founder.back()
+    assert mesh.founding.output.count("enrolled as a\n") == 1
+    assert set(filter(is_alive, before)) <= mesh.founder.processes()
+    token = mesh.founder.state / "control" / "founder.token"
+    wait_until(lambda: not token.exists(), SHORT)
+    # It is the same node, which is declared to and heard as before.
+    assert mesh.founder.declare("a", [{**file, "content": "more"}]).returncode == 0
+    assert mesh.founder.json("control", "node", "show", "a")["applied"] == applied + 1
+    assert mesh.founder.declare("a", [], "--retire").returncode == 0
 
 
 def test_both_machines_lose_power(mesh: Mesh, place: Path) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from agent import __version__
 from agent.bundle import open_bundle, verify
 from tests.built.conftest import ROOT
-from tests.built.starting import assert_sentence, run
+from tests.built.starting import NOBODY, assert_sentence, run
+from tests.built.test_reach import named
 
 
 def test_starts_and_says_what_it_is(file: Path, place: Path) -> None:
@@ -39,6 +43,57 @@ def test_starts_by_whatever_path(file: Path, place: Path) -> None:
     ):
         done = run([*command, "--version"], environment, cwd)
         assert (done.returncode, done.stderr) == (0, ""), command
+
+
+@pytest.mark.parametrize("name", [b"two\nlines '\"$(x)`y`* %s", b"-dash", b"not \xff UTF-8"])
+def test_starts_under_whatever_name(file: Path, place: Path, settled: Path, name: bytes) -> None:
+    folder = place / os.fsdecode(name)
+    folder.mkdir()
+    shutil.copy(file, folder / "agent")
+    shutil.copy(file, folder / "-agent")
+    (folder / "state").symlink_to(settled)
+    environment = {"AGENT_STATE": "state", "PATH": f".:{os.environ['PATH']}"}
+    for command in (
+        [folder / "agent"],
+        ["agent"],
+        ["-agent"],
+        ["sh", "--", "-agent"],
+        [sys.executable, "--", "-agent"],
+    ):
+        (settled / "runtime/python").unlink(missing_ok=True)
+        for _ in range(2):
+            done = run([*command, "--version"], environment, folder)
+            assert (done.returncode, done.stderr) == (0, ""), command
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_starts_without_what_a_shell_gives(file: Path, place: Path, settled: Path, remembered: bool) -> None:
+    gone = place / "gone"
+    for before, said in (
+        ("exec <&-", True),
+        ("exec >&-", False),
+        ("exec 2>&-", True),
+        ("exec <&- >&- 2>&-", False),
+        ("unset PATH", True),
+        (f"mkdir {gone}; cd {gone}; rmdir {gone}", True),
+    ):
+        if not remembered:
+            (settled / "runtime/python").unlink(missing_ok=True)
+        script = f'{before}; exec "$0" --version'
+        done = run(["sh", "-c", script, file], {"AGENT_STATE": str(settled)}, place)
+        assert (done.returncode, done.stdout.startswith("agent ")) == (0, said), (before, done.stderr)
+
+
+def test_relative_state_from_a_folder_that_is_gone_is_told(file: Path, place: Path) -> None:
+    home = place / "home"
+    home.mkdir()
+    os.chown(home, NOBODY, NOBODY)
+    for user, said in ((None, "there leads nowhere: give an absolute path"), (NOBODY, "give its absolute path")):
+        script = 'mkdir gone; cd gone; rmdir ../gone; exec "$0" --state there status'
+        done = run(["sh", "-c", script, file], {"XDG_CACHE_HOME": str(home)}, home, user)
+        assert done.returncode == 1
+        # The shell has a word of its own before.
+        assert re.fullmatch(rf"agent: the folder .*{said}.*", done.stderr.splitlines()[-1]), done.stderr
 
 
 def test_state_option_says_where_it_unpacks(file: Path, place: Path) -> None:
@@ -114,4 +169,8 @@ def test_old_pythons_say_so(file: Path, place: Path) -> None:
     for python in old_pythons():
         done = run([python, file, "--version"], {"AGENT_STATE": str(place / "state")}, place)
         assert_sentence(done, "needs Python 3.10 or newer")
+        # Alone on PATH, the file finds that one and no other.
+        environment = {"AGENT_STATE": str(place / "state"), "PATH": named(place / python.parts[-3], python3=python)}
+        done = run([file, "--version"], environment, place)
+        assert_sentence(done, "needs Python 3.10 or newer, and /", ": install one that fits with `")
     assert not (place / "state").exists()

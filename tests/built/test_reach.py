@@ -65,6 +65,10 @@ def pythons() -> dict[str, Path]:
     return found
 
 
+# Which of Debian's releases has which Python; what this machine has itself isn't fetched.
+OF_DEBIAN = {"python3.13": "trixie", "python3.14": "testing"}
+
+
 def named(folder: Path, **programs: Path) -> str:
     """A PATH of one folder that has the shell's own programs, and these by name."""
     folder.mkdir()
@@ -81,7 +85,7 @@ def script(path: Path, text: str) -> Path:
 
 def test_every_python_found_runs_it(file: Path, place: Path) -> None:
     found = pythons()
-    assert len(found) >= 3, found
+    assert len({*found, *OF_DEBIAN}) >= 3, found
     for name, python in found.items():
         environment = {"AGENT_STATE": str(place / name), "PATH": named(place / f"{name}-bin", **{name: python})}
         said = assert_runs(run([file, "--version"], environment, place))
@@ -91,7 +95,20 @@ def test_every_python_found_runs_it(file: Path, place: Path) -> None:
         assert assert_runs(run(signing([python], code), {}, place)) == VERIFIED
 
 
-@pytest.mark.parametrize("shell", [["sh"], ["dash"], ["bash"], ["bash", "--posix"], ["busybox", "sh"]], ids="-".join)
+SHELLS = pytest.mark.parametrize(
+    "shell", [["sh"], ["dash"], ["bash"], ["bash", "--posix"], ["busybox", "sh"]], ids="-".join
+)
+
+
+@SHELLS
+def test_shell_that_reads_it_from_its_input_is_told(file: Path, place: Path, shell: list[str]) -> None:
+    for how in ('exec "$@" <"$0"', 'cat "$0" | "$@" -s up'):
+        done = run(["sh", "-c", how, file, *shell], {"AGENT_STATE": str(place / "state")}, place)
+        assert_sentence(done, "a shell can't read this from its input: copy the file here")
+    assert not (place / "state").exists()
+
+
+@SHELLS
 def test_every_shell_reads_its_first_lines(file: Path, place: Path, settled: Path, shell: list[str]) -> None:
     environment = {"AGENT_STATE": str(settled)}
     (place / "sub").mkdir()
@@ -168,12 +185,14 @@ def test_whole_python_runs_it_and_one_that_is_no_longer_whole_is_told(whole: Roo
     assert not remembered.exists()
 
 
-def test_newest_python_of_debian_runs_it(ground: Path, built_file: Path) -> None:
-    root = roots.laid_out(ground / "newest", ["python3.14"], architecture="amd64", suite="testing")
+@pytest.mark.parametrize("name", sorted(set(OF_DEBIAN) - set(pythons())))
+def test_python_of_debian_runs_it(ground: Path, built_file: Path, name: str) -> None:
+    root = roots.laid_out(ground / name, [name], architecture="amd64", suite=OF_DEBIAN[name])
     root.put(built_file)
-    assert ", Python 3.14." in assert_runs(root.run("/usr/bin/python3.14", "/root/agent", "--version"))
+    said = assert_runs(root.run(f"/usr/bin/{name}", "/root/agent", "--version"))
+    assert f", Python {name.removeprefix('python')}." in said
     (code,) = (root.path / "var/lib/mesh-agent/runtime").glob("*/site-packages")
-    assert root.ask(*signing(["/usr/bin/python3.14"], "/" + str(code.relative_to(root.path)))) == VERIFIED
+    assert root.ask(*signing([f"/usr/bin/{name}"], "/" + str(code.relative_to(root.path)))) == VERIFIED
 
 
 def test_other_machine_runs_it(ground: Path, file: Path, place: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -156,6 +157,20 @@ def test_damaged_code_is_unpacked_again(
     assert_runs(run([file, "--version"], environment, place))
     assert is_complete(str(code))
     assert len(builds(settled)) == 1
+
+
+def test_all_of_it_is_on_the_disk_before_it_is_there(file: Path, place: Path, environment: dict[str, str]) -> None:
+    log = place / "log"
+    calls = ["strace", "-f", "-y", "-qq", "-e", "trace=fsync,rename", "-e", "signal=none", "-o", log]
+    assert_runs(run([*calls, file, "--version"], environment, place))
+    lines = log.read_text().splitlines()
+    (renamed,) = (
+        at for at, line in enumerate(lines) if "rename(" in line and '.part", ' in line and "-cpython-" in line
+    )
+    (code,) = (place / "state/runtime").glob("*-cpython-*")
+    flushed = {match[1] for line in lines[:renamed] if (match := re.search(r"fsync\(\d+<(.*)>\) += 0", line))}
+    assert flushed >= {f"{code}.part", *(f"{code}.part/{path.relative_to(code)}" for path in code.rglob("*"))}
+    assert f"<{code.parent}>) = 0" in " ".join(lines[renamed:]).replace("  ", " ")
 
 
 def test_many_first_starts_at_once(file: Path, place: Path, environment: dict[str, str]) -> None:

@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 
-def docker_archive(root: Path, name: str, **config: Any) -> tuple[bytes, str]:
+def docker_archive(root: Path, name: str, **options: Any) -> tuple[bytes, str]:
     """An archive of one image, called `name` in it ("": nothing), whose one layer is the tar `root`; and its id."""
     layer = root.read_bytes()
-    described = _config(layer, config)
+    described = config(layer, options)
     id = hashlib.sha256(described).hexdigest()
     manifest = [{"Config": f"{id}.json", "RepoTags": [name] if name else None, "Layers": ["layer.tar"]}]
     files = {f"{id}.json": described, "layer.tar": layer, "manifest.json": json.dumps(manifest).encode()}
     return _tar(files), id
 
 
-def oci_archive(root: Path, name: str, **config: Any) -> tuple[bytes, str]:
+def oci_archive(root: Path, name: str, **options: Any) -> tuple[bytes, str]:
     """As `docker_archive`, in the format of the OCI image layout."""
     layer = root.read_bytes()
-    described = _config(layer, config)
+    described = config(layer, options)
     manifest = json.dumps(
         {
             "schemaVersion": 2,
@@ -40,13 +40,14 @@ def oci_archive(root: Path, name: str, **config: Any) -> tuple[bytes, str]:
     return _tar(files), hashlib.sha256(described).hexdigest()
 
 
-def _config(layer: bytes, config: Mapping[str, Any]) -> bytes:
+def config(layer: bytes, options: Mapping[str, Any]) -> bytes:
+    """What describes an image of one layer; `options` are what its containers get."""
     diff_id = f"sha256:{hashlib.sha256(layer).hexdigest()}"
     return json.dumps(
         {
             "architecture": "amd64",
             "os": "linux",
-            "config": config,
+            "config": options,
             "rootfs": {"type": "layers", "diff_ids": [diff_id]},
             "history": [{"created_by": "the tests"}],
         },

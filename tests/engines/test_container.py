@@ -396,6 +396,21 @@ def test_what_is_mounted_must_be_there(shop: Shop) -> None:
     shop.raised({"kind": "directory", "name": path}, container(mounts=[f"{path}:/x"]))
 
 
+def test_an_engine_that_is_off_is_of_no_concern_to_the_other(podman: Podman, ground: Path) -> None:
+    off = Docker()
+    try:
+        shop = Shop(ground, podman, others=(off,))
+        (port,) = free_ports(1)
+        item = container(command=served(), ports=[f"127.0.0.1:{port}:80"], ready={"tcp": f"127.0.0.1:{port}"})
+        shop.raised(item)
+        # Its port is held, by itself, and whose that is is asked everywhere.
+        assert shop.raised({**item, "environment": {"NEW": "1"}}) == [("container:web", "changed")]
+        assert shop.reset() == {}
+        shop.ledger.close()
+    finally:
+        off.close()
+
+
 def test_a_docker_without_its_daemon_is_a_failure_that_passes(docker: Docker, ground: Path) -> None:
     shop = Shop(ground, docker)
     shop.raised(container())

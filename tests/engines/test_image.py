@@ -10,6 +10,7 @@ import pytest
 
 from agent.kinds import loaded
 from agent.resources import EngineName
+from tests.engines import registry
 from tests.engines.archives import docker_archive, oci_archive
 from tests.engines.podman import Podman
 from tests.engines.shop import Item, Shop
@@ -138,6 +139,26 @@ def test_an_image_that_is_not_carried_is_fetched_and_one_that_is_there_never_is(
     ]
     assert shop.reset() == {}
     assert shop.engine.run("images", "--quiet", "127.0.0.1:1/app:1")
+
+
+def test_one_that_is_not_carried_comes_from_its_registry_once(
+    shop: Shop, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with registry.serve(root, Cmd=SLEEP) as there:
+        if isinstance(shop.engine, Podman):
+            shop.engine.trust(there.name.partition("/")[0])
+        image, app = {"kind": "image", "name": there.name}, {**APP, "image": there.name}
+        assert shop.raised(image, app)[0] == (f"image:{there.name}", "created")
+        assert shop.image_of("app") == there.id
+        # How it went was told on the way.
+        assert f"{shop.engine.name} fetches the image {there.name}" in caplog.messages
+        assert len([line for line in caplog.messages if line.startswith(f"the image {there.name}: ")]) > 1
+        asked = len(there.asked)
+        assert shop.raised(image, {**app, "labels": {"new": "1"}})[1] == ("container:app", "changed")
+        assert len(there.asked) == asked
+    assert shop.reset() == {}
+    assert there.id not in shop.image_ids()
 
 
 def test_the_engine_that_is_used_stays_the_one(podman: Podman, docker: object, ground: Path, root: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agent.bundle import CHUNK, Blob, open_bundle, pack, verify
-from agent.errors import Refused
+from agent.bundle import CHUNK, Blob, archive_of, image_of, open_bundle, pack, verify
+from agent.errors import Refused, Unavailable
 
 HEADER = b"#!/bin/sh\nexec python3\n"
 BIG = bytes(range(256)) * 8192 + b"end"
@@ -48,15 +50,24 @@ def packed(tmp_path: Path, plain: Path, folder: Path) -> Path:
     return path
 
 
-def rewrite(path: Path, changes: dict[str, bytes | None], added: dict[str, bytes] | None = None) -> None:
+def split(path: Path) -> tuple[bytes, bytes]:
+    """What lies before an agent file's archive, and the archive."""
+    content = path.read_bytes()
+    begin = content.index(b"PK\3\4")
+    return content[:begin], content[begin:]
+
+
+def rewrite(path: Path, changes: dict[str, bytes | None]) -> None:
     """Write the archive anew with members changed, or left out where None."""
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    members.update(added or {})
-    with zipfile.ZipFile(path, "w") as archive:
+    before, archive = split(path)
+    with zipfile.ZipFile(io.BytesIO(archive)) as old:
+        members: dict[str, bytes | None] = {name: old.read(name) for name in old.namelist()}
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as new:
         for name, content in {**members, **changes}.items():
             if content is not None:
-                archive.writestr(name, content)
+                new.writestr(name, content)
+    path.write_bytes(before + target.getvalue())
 
 
 def test_folder_and_file_are_one_bundle(folder: Path, packed: Path) -> None:
@@ -93,17 +104,25 @@ def test_digest_stands_for_every_byte(folder: Path) -> None:
 
 
 def test_packed_file_keeps_header_and_code(packed: Path, plain: Path) -> None:
-    assert packed.read_bytes().startswith(HEADER)
+    # The blobs lie between, sorted and as they are; the second is empty.
+    assert split(packed)[0] == HEADER + BIG
     assert packed.stat().st_mode & 0o777 == 0o755
     with zipfile.ZipFile(packed) as new, zipfile.ZipFile(plain) as old:
         for name in old.namelist():
             assert new.read(name) == old.read(name)
             assert new.getinfo(name).compress_type == old.getinfo(name).compress_type
-        assert new.getinfo("bundle/blobs/big.bin").compress_type == zipfile.ZIP_STORED
+        assert set(new.namelist()) - set(old.namelist()) == {"bundle/bundle.toml", "bundle/manifest.json"}
         assert json.loads(new.read("bundle/manifest.json"))["blobs/big.bin"] == {
             "sha256": hashlib.sha256(BIG).hexdigest(),
             "size": len(BIG),
         }
+
+
+def test_the_archives_own_offsets_do_not_grow_with_the_blobs(packed: Path) -> None:
+    archive = split(packed)[1]
+    with zipfile.ZipFile(io.BytesIO(archive)) as alone, zipfile.ZipFile(packed) as whole:
+        assert alone.infolist()[0].header_offset == 0
+        assert whole.infolist()[0].header_offset == len(HEADER) + len(BIG)
 
 
 def test_packing_twice_gives_the_same_bytes(tmp_path: Path, packed: Path, folder: Path) -> None:
@@ -118,8 +137,40 @@ def test_another_bundle_replaces_the_whole_of_the_first(tmp_path: Path, packed: 
     (other / "bundle.toml").write_text('name = "other"\n')
     bundle = pack(packed, other, packed)
     assert (bundle.name, dict(bundle.blobs)) == ("other", {})
-    with zipfile.ZipFile(packed) as archive:
-        assert "bundle/blobs/big.bin" not in archive.namelist()
+    assert split(packed)[0] == HEADER
+
+
+def test_images_are_blobs_called_by_their_names(tmp_path: Path, plain: Path, folder: Path, packed: Path) -> None:
+    name = "docker.io:443/library/web-1_x:1.0@sha256:" + "0" * 64
+    bundle = pack(packed, folder, tmp_path / "more", {name: lambda: [b"one", b"two"]})
+    blob = f"docker.io%3A443%2Flibrary%2Fweb-1_x%3A1.0%40sha256%3A{'0' * 64}.image.tar"
+    assert (archive_of(name), image_of(blob)) == (blob, name)
+    assert [image_of(other) for other in ("big.bin", "x.tar", "%zz.image.tar", "%3a.image.tar")] == [None] * 4
+    assert list(bundle.blobs) == ["big.bin", blob, "empty"]
+    verify(bundle)
+    assert b"".join(bundle.read_blob(blob)) == b"onetwo"
+    # Nobody can tell it from one that its author put there, and one that is there isn't taken twice.
+    (folder / "blobs" / blob).write_bytes(b"onetwo")
+    pack(plain, folder, plain)
+    assert plain.read_bytes() == (tmp_path / "more").read_bytes()
+    assert open_bundle(folder).digest == bundle.digest
+    with pytest.raises(Refused, match=r"holds the image .* already"):
+        pack(plain, folder, plain, {name: lambda: [b"one"]})
+    with pytest.raises(Refused, match="name, which is too long"):
+        pack(plain, folder, plain, {"a" * 191: lambda: [b"one"]})
+
+
+def test_an_image_that_breaks_off_leaves_what_was_there(packed: Path, folder: Path) -> None:
+    before = packed.read_bytes()
+
+    def broken() -> Iterator[bytes]:
+        yield b"some"
+        raise Unavailable("The engine has died.")
+
+    with pytest.raises(Unavailable, match="The engine has died"):
+        pack(packed, folder, packed, {"app:1": broken})
+    assert packed.read_bytes() == before
+    assert not packed.with_name("packed.part").exists()
 
 
 def test_failed_pack_leaves_what_was_there(packed: Path, tmp_path: Path) -> None:
@@ -131,8 +182,10 @@ def test_failed_pack_leaves_what_was_there(packed: Path, tmp_path: Path) -> None
 
 
 def test_changed_blob_is_named_with_both_digests(packed: Path) -> None:
-    changed = b"x" * len(BIG)
-    rewrite(packed, {"bundle/blobs/big.bin": changed})
+    content = packed.read_bytes()
+    at = content.index(BIG) + 1000
+    packed.write_bytes(content[:at] + b"x" + content[at + 1 :])
+    changed = BIG[:1000] + b"x" + BIG[1001:]
     bundle = open_bundle(packed)
     with pytest.raises(Refused) as refused:
         verify(bundle)
@@ -142,25 +195,36 @@ def test_changed_blob_is_named_with_both_digests(packed: Path) -> None:
 
 def test_changed_byte_in_the_archive_is_told(packed: Path) -> None:
     content = bytearray(packed.read_bytes())
-    content[content.index(BIG) + 1000] ^= 1
+    content[content.index(b'unheard = "of"')] ^= 1
     packed.write_bytes(content)
     with pytest.raises(Refused, match="damaged"):
+        open_bundle(packed)
+
+
+@pytest.mark.parametrize("lost", [1, len(BIG)])
+def test_lost_bytes_among_the_blobs_are_told(packed: Path, folder: Path, lost: int) -> None:
+    content = packed.read_bytes()
+    at = content.index(BIG)
+    packed.write_bytes(content[:at] + content[at + lost :])
+    with pytest.raises(Refused, match=r"is not what was packed|damaged"):
         verify(open_bundle(packed))
+    with pytest.raises(Refused, match="damaged"):
+        pack(packed, folder, packed)
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"bundle/bundle.toml": b'name = "other"\n' + b"#" * 64}, "has 79 bytes and should have"),
-        ({"bundle/blobs/big.bin": b"short"}, "has 5 bytes and should have"),
-        ({"bundle/blobs/big.bin": None}, "big.bin is missing"),
+        ({"bundle/bundle.toml": b'name = "other"\n' + b"#" * 64}, r"\(79 bytes\) and should be"),
         ({"bundle/blobs/more": b""}, "more is not in its manifest"),
         ({"bundle/manifest.json": None}, "no manifest"),
         ({"bundle/bundle.toml": None}, "no bundle.toml"),
         ({"bundle/manifest.json": b"{"}, "manifest .* can't be read"),
         ({"bundle/manifest.json": b"[]"}, "manifest .* can't be read"),
+        ({"bundle/manifest.json": b"{}"}, "bundle.toml is not in its manifest"),
         ({"bundle/manifest.json": b'{"bundle.toml": {"size": 1}}'}, "manifest .* can't be read"),
         ({"bundle/manifest.json": b'{"../x": {"size": 1, "sha256": ""}}'}, "which no bundle can hold"),
+        ({"bundle/manifest.json": b'{"blobs/x": {"size": -1, "sha256": ""}}'}, "which no bundle can hold"),
     ],
 )
 def test_tampered_bundle_is_refused(packed: Path, changes: dict[str, bytes | None], sentence: str) -> None:
@@ -215,6 +279,16 @@ def test_folder_without_a_document_is_told(folder: Path) -> None:
     (folder / "bundle.toml").unlink()
     with pytest.raises(Refused, match=r"bundle\.toml: No such file"):
         open_bundle(folder)
+
+
+def test_a_blob_may_be_called_as_distributions_call_their_packages(folder: Path, plain: Path) -> None:
+    names = {"erlang_1%3a25.2.3+dfsg-1~deb12u1_amd64.deb", "app-1.0^git1-1.x86_64.rpm"}
+    for name in names:
+        (folder / "blobs" / name).write_text(name)
+    pack(plain, folder, plain)
+    bundle = open_bundle(plain)
+    verify(bundle)
+    assert names < bundle.blobs.keys()
 
 
 @pytest.mark.parametrize("name", [".hidden", "a b", "-x"])

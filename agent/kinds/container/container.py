@@ -91,7 +91,7 @@ class Container:
             alive=found is not None and running.process(found) is not None,
             elsewhere=tuple(other.name for other, _ in self._elsewhere(engine, spec, machine)),
             image=loaded.wanted(machine, spec.image),
-            watched=making.watched(spec),
+            watched=making.watched(spec, machine),
             ready=found is not None and seen == found.run,
             tried=found is not None and seen.partition("@")[0] == found.id,
         )

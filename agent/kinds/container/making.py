@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from agent.fields import canonical
 from agent.kinds import marks, watches
 from agent.kinds.engine import LABEL
-from agent.kinds.kind import Mark
+from agent.kinds.kind import Machine, Mark
 from agent.resources import Bind, Bridge, HostNetwork, Published, specs
 
 WATCHED = f"{LABEL}.watched"
@@ -60,11 +60,11 @@ def secrets(spec: specs.Container, late: Mapping[str, str]) -> dict[str, str]:
     return {name: value.render(late.__getitem__) for name, value in spec.environment if value.references}
 
 
-def watched(spec: specs.Container) -> str:
+def watched(spec: specs.Container, machine: Machine) -> str:
     """A digest of what is in the files that it watches; "" for none."""
     if not spec.watches:
         return ""
-    return hashlib.sha256(canonical(dict(watches.digests(spec.watches))).encode()).hexdigest()
+    return hashlib.sha256(canonical(dict(watches.digests(spec.watches, machine))).encode()).hexdigest()
 
 
 def _network(network: specs.Network) -> list[str]:

@@ -69,7 +69,7 @@ class Raising:
                 image=image,
                 late=self.late,
                 mark=mark,
-                watched=making.watched(spec),
+                watched=making.watched(spec, machine),
                 kept={target: name for target, name in anonymous.items() if engine.inspect("volume", name)},
                 processes=_processes(engine.name),
             ),

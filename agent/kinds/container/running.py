@@ -145,8 +145,8 @@ def _ours(engines: Sequence[Engine], machine: Machine) -> list[State]:
         try:
             listed = engine.inspect_all("container", engine.containers(f"label={LABEL}"))
             found += [state.read(fields) for fields in listed]
-        except (EngineFailed, Refused):
-            continue
+        except (Unavailable, Refused):
+            continue  # Of one that is off nothing runs.
     return [one for one in found if one.status == "running" and _is_of(one, machine)]
 
 

@@ -77,7 +77,7 @@ class Detached:
         """Which processes of it live, and what they were started with."""
         spec = _spec(wanted.resource)
         found = running.look(_identity(spec, machine))
-        watched = watches.digests(spec.watches)
+        watched = watches.digests(spec.watches, machine)
         main, start = found.main, found.start
         if main is None:
             return Observed(None, found.members, "", (), ready=False)
@@ -91,12 +91,11 @@ class Detached:
     def apply(self, wanted: Wanted, plan: Plan[Action], machine: Machine) -> None:
         """Have it running and ready. Unavailable, with nothing of it left running, when that can't be."""
         spec = _spec(wanted.resource)
-        identity = _identity(spec, machine)
         with hiding(wanted.late):
-            if Action.AWAIT in plan.actions and self._await_earlier(spec, wanted, identity):
+            if Action.AWAIT in plan.actions and self._await_earlier(spec, wanted, machine):
                 return
             if plan.actions:
-                self._replace(spec, wanted, identity)
+                self._replace(spec, wanted, machine)
 
     def remove(self, resource: Resource, machine: Machine) -> None:
         """End all of it, and take its record and log away."""
@@ -106,14 +105,15 @@ class Detached:
         for path in (*logs.files_of(identity.log), identity.record):
             files.remove(path, uid=os.geteuid())
 
-    def _await_earlier(self, spec: specs.Service, wanted: Wanted, identity: Identity) -> bool:
+    def _await_earlier(self, spec: specs.Service, wanted: Wanted, machine: Machine) -> bool:
         """Whether what runs became ready. A lost record is made anew from what runs."""
+        identity = _identity(spec, machine)
         found = running.look(identity)
         if found.main is None:
             return False
         start = found.start
         if start is None:
-            watched = watches.digests(spec.watches)
+            watched = watches.digests(spec.watches, machine)
             size = logs.size(identity.log)
             start = Start(found.main, record.boot_id(), wanted.stamp, watched, size, touched="")
             record.write(identity.record, start)
@@ -125,12 +125,14 @@ class Detached:
         record.write(identity.record, replace(start, ready=True))
         return True
 
-    def _replace(self, spec: specs.Service, wanted: Wanted, identity: Identity) -> None:
+    def _replace(self, spec: specs.Service, wanted: Wanted, machine: Machine) -> None:
+        identity = _identity(spec, machine)
         stop(spec, identity)
         for holder in requirements.holders(spec.ports):
             raise requirements.port_taken(spec, holder)
         try:
-            start = starting.start(spec, wanted.stamp, wanted.late, identity)
+            watched = watches.digests(spec.watches, machine)
+            start = starting.start(spec, wanted.stamp, watched, wanted.late, identity)
         except CommandFailed as error:
             # The command's words may hold what was filled in, so its error isn't shown with this one.
             raise Unavailable(f"The service {spec.name} {error.reason}") from None

@@ -16,9 +16,13 @@ from agent.kinds.service.record import Identity, Start
 from agent.resources import specs
 
 
-def start(spec: specs.Service, stamp: str, late: Mapping[str, str], identity: Identity) -> Start:
-    """Start it, when nothing of it runs. CommandFailed when its program can't be executed."""
-    watched = watches.digests(spec.watches)
+def start(
+    spec: specs.Service, stamp: str, watched: Mapping[str, str], late: Mapping[str, str], identity: Identity
+) -> Start:
+    """Start it, when nothing of it runs; `watched` are the digests of what it watches, from before.
+
+    CommandFailed when its program can't be executed.
+    """
     directories.make(identity.log.parent, mode=0o700, uid=os.geteuid(), gid=os.getegid())
     logs.rotate(identity.log)
     boot, log_size, touched = record.boot_id(), logs.size(identity.log), touched_before(spec)

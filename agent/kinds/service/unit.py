@@ -116,7 +116,7 @@ class AsUnit:
         content = unit_owner.require_ours(place, found)
         start = _recorded(place, found)
         main = found.main if found.active in _RUNNING else None
-        watched = watches.digests(spec.watches)
+        watched = watches.digests(spec.watches, machine)
         leftover = bool(running.look(Identity(machine.state, spec.name)).members)
         difference = _difference(wanted, machine, place, found, content)
         if main is None:
@@ -135,7 +135,7 @@ class AsUnit:
         with hiding(wanted.late):
             if Action.PLACE in plan.actions:
                 self._put(wanted, machine, place)
-            if Action.AWAIT in plan.actions and not self._await_earlier(spec, wanted, place):
+            if Action.AWAIT in plan.actions and not self._await_earlier(spec, wanted, machine, place):
                 self._put(wanted, machine, place)
                 self._replace(spec, wanted, machine, place)
             elif Action.START in plan.actions:
@@ -146,7 +146,8 @@ class AsUnit:
         spec, found = _spec(wanted.resource), systemd.show(place.unit)
         before = unit_owner.require_ours(place, found)
         unit_record.make_folder(place)
-        environment = unit_text.environment(spec, wanted.stamp, watches.digests(spec.watches), wanted.late).encode()
+        watched = watches.digests(spec.watches, machine)
+        environment = unit_text.environment(spec, wanted.stamp, watched, wanted.late).encode()
         if files.read(place.environment, uid=os.geteuid()) != environment:
             files.write(place.environment, environment, mode=0o600, uid=os.geteuid(), gid=os.getegid())
         text = _text(wanted, machine, place).encode()
@@ -158,14 +159,14 @@ class AsUnit:
         if before != text or not enabled or found.stale:
             systemd.reload()
 
-    def _await_earlier(self, spec: specs.Service, wanted: Wanted, place: Place) -> bool:
+    def _await_earlier(self, spec: specs.Service, wanted: Wanted, machine: Machine, place: Place) -> bool:
         """Whether what runs became ready. A start that wasn't ours (a boot's, systemd's own) is recorded."""
         found = systemd.show(place.unit)
         if found.main is None or found.active not in _RUNNING:
             return False
         start = _recorded(place, found)
         if start is None:
-            start = Start(found.invocation, wanted.stamp, watches.digests(spec.watches), touched="")
+            start = Start(found.invocation, wanted.stamp, watches.digests(spec.watches, machine), touched="")
             unit_record.make_folder(place)
             unit_record.write(place.record, start)
         try:
@@ -184,7 +185,8 @@ class AsUnit:
         systemd.stop(place.unit, spec.stop_timeout)
         for holder in requirements.holders(spec.ports):
             raise requirements.port_taken(spec, holder)
-        begun, touched, watched = time.monotonic(), starting.touched_before(spec), watches.digests(spec.watches)
+        watched = watches.digests(spec.watches, machine)
+        begun, touched = time.monotonic(), starting.touched_before(spec)
         try:
             systemd.start(place.unit)
         except CommandFailed as error:

@@ -36,3 +36,17 @@ def test_an_unknown_user_is_refused(owner: str) -> None:
 def test_an_unknown_group_is_refused(owner: str) -> None:
     with pytest.raises(Refused, match="This machine has no group"):
         accounts.owner_ids(owner)
+
+
+@pytest.mark.parametrize(
+    ("owner", "ids"),
+    [("59671", (59671, 59671)), ("59671:7", (59671, 7)), ("root:59671", (0, 59671)), ("4294967294", (2**32 - 2,) * 2)],
+)
+def test_a_number_is_an_id_that_needs_no_name_here(owner: str, ids: tuple[int, int]) -> None:
+    assert accounts.owner_ids(owner) == ids
+
+
+@pytest.mark.parametrize("owner", ["4294967295", "root:4294967295", "9" * 60])
+def test_a_number_that_no_id_can_be_is_refused(owner: str) -> None:
+    with pytest.raises(Refused, match="There is no user or group"):
+        accounts.owner_ids(owner)

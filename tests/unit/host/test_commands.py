@@ -131,3 +131,31 @@ def test_a_program_that_takes_too_long_over_what_it_is_fed_is_ended(script: str)
     endless = iter(lambda: b"x" * 65536, b"")
     with pytest.raises(CommandFailed, match=r"took longer than 0\.3 seconds and was ended"):
         commands.feed(["sh", "-c", script], endless, timeout=0.3, tell=lambda line: None)
+
+
+def test_what_a_program_writes_is_had_as_it_comes() -> None:
+    script = "printf first; read -r go </dev/null; head -c 1000000 /dev/zero; echo last >&2"
+    pieces = commands.read(["sh", "-c", script], timeout=60)
+    assert next(pieces) == b"first"
+    rest = list(pieces)
+    assert b"".join(rest) == bytes(1_000_000)
+    assert max(map(len, rest)) <= 65536
+
+
+def test_what_was_written_before_a_failure_is_not_taken_for_whole() -> None:
+    pieces = commands.read(["sh", "-c", "echo some; echo why >&2; exit 3"], timeout=60)
+    assert next(pieces) == b"some\n"
+    with pytest.raises(CommandFailed, match="failed with exit status 3: why"):
+        next(pieces)
+    with pytest.raises(CommandFailed, match=r"took longer than 0\.3 seconds and was ended"):
+        list(commands.read(["sh", "-c", "echo some; sleep 1000"], timeout=0.3))
+
+
+def test_a_program_is_ended_when_nobody_listens_any_more() -> None:
+    mark = os.urandom(8).hex()
+    pieces = commands.read(["sh", "-c", "yes"], environment={"MARK": mark}, timeout=60)
+    next(pieces)
+    assert processes.with_environment("MARK", mark)
+    pieces.close()  # type: ignore[attr-defined]
+    processes.end(lambda: processes.with_environment("MARK", mark), timeout=5)
+    assert processes.with_environment("MARK", mark) == []

@@ -33,6 +33,14 @@ def test_make_says_whether_it_made_and_mends_what_is_there(ground: Path) -> None
     assert mark_of(path) == b"ours"
 
 
+def test_make_writes_nothing_of_what_is_so_already(ground: Path) -> None:
+    asked = {"mode": 0o711, "uid": NOBODY.pw_uid, "gid": NOBODY.pw_gid}
+    directories.make(ground / "a", **asked)
+    changed = (ground / "a").stat().st_ctime_ns
+    assert not directories.make(ground / "a", **asked)
+    assert (ground / "a").stat().st_ctime_ns == changed
+
+
 def test_make_refuses_a_link_in_its_place(ground: Path) -> None:
     (ground / "real").mkdir(mode=0o700)
     (ground / "a").symlink_to("real")

@@ -196,3 +196,33 @@ def test_a_file_is_written_where_there_can_be_no_mark(ground: Path) -> None:
             entries.unmark(file.fileno())
     finally:
         subprocess.run(["umount", ground], check=True)
+
+
+def test_a_copy_is_another_file_of_the_same_content(ground: Path) -> None:
+    source, path = ground / "source", ground / "copy"
+    content = os.urandom(3_000_000)
+    source.write_bytes(content)
+    path.write_bytes(b"old")
+    files.copy(source, path, mode=0o755, uid=0, gid=0)
+    assert path.read_bytes() == content
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    source.write_bytes(b"changed in its place")
+    assert path.read_bytes() == content
+    assert names(ground) == {"source", "copy"}
+    with pytest.raises(Unavailable, match=r"Copying .*/none failed: .*/none is not there"):
+        files.copy(ground / "none", path, mode=0o755, uid=0, gid=0)
+    assert path.read_bytes() == content
+
+
+def test_a_file_that_is_moved_replaces_what_is_there(ground: Path) -> None:
+    (ground / "below").mkdir()
+    source, path = ground / "below" / "new", ground / "a"
+    source.write_bytes(b"new")
+    path.write_bytes(b"old")
+    files.move(source, path)
+    assert path.read_bytes() == b"new"
+    assert not source.exists()
+    (ground / "folder").mkdir()
+    with pytest.raises(Refused, match="is a directory"):
+        files.move(path, ground / "folder")
+    assert path.read_bytes() == b"new"

@@ -17,21 +17,21 @@ def test_a_lock_is_held_for_the_block_and_says_by_whom(ground: Path) -> None:
     path = ground / "lock"
     assert locks.holder(path) is None
     with locks.hold(path):
-        assert locks.holder(path) == processes.current()
+        assert locks.holder(path) == Holder(processes.current(), "")
         with (
             pytest.raises(Held, match=rf"{path} is held by process {os.getpid()} \(.*python") as caught,
             locks.hold(path),
         ):
             pass
         assert caught.value.holder == processes.current()
-        assert locks.holder(path) == processes.current()
+        assert locks.holder(path) == Holder(processes.current(), "")
     assert locks.holder(path) is None
     with locks.hold(path, "a note"):
-        assert locks.look(path) == Holder(processes.current(), "a note")
+        assert locks.holder(path) == Holder(processes.current(), "a note")
         with pytest.raises(Held) as caught, locks.hold(path):
             pass
         assert caught.value.note == "a note"
-    assert locks.look(path) is None
+    assert locks.holder(path) is None
 
 
 def test_a_block_that_fails_lets_go(ground: Path) -> None:

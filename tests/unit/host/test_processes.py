@@ -56,6 +56,20 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def test_one_that_was_stopped_is_suspended_until_it_goes_on(start: Start) -> None:
+    process = processes.find(start("exec sleep 100").pid)
+    assert process is not None
+    assert not processes.is_suspended(process)
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    assert processes.is_suspended(process)
+    assert processes.is_alive(process)
+    assert not processes.is_suspended(Process(process.pid, process.started + 1))
+    os.kill(process.pid, signal.SIGCONT)
+    os.waitid(os.P_PID, process.pid, os.WCONTINUED)
+    assert not processes.is_suspended(process)
+
+
 def test_a_process_is_found_with_its_start(start: Start) -> None:
     first = found(start("exec sleep 1000"))
     until(lambda: processes.command(first.pid) == "sleep 1000")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import re
 import stat
 import subprocess
@@ -10,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Fatal, Refused
+from agent.host import processes
 from agent.node import folder
+from agent.node.program import Program
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -105,49 +106,15 @@ def test_one_agent_a_folder_and_the_other_is_named(ground: Path) -> None:
         assert other.stdout.readline() == b"held\n"
         assert folder.holder(state) == other.pid
         why = rf"an agent is already running on {state} \(process {other.pid}\)"
-        with pytest.raises(Fatal, match=why), folder.lock(state):
+        with pytest.raises(Fatal, match=why) as caught, folder.lock(state):
             pass
+        assert isinstance(caught.value, folder.Occupied)
+        assert caught.value.occupant == folder.occupant(state) == folder.Occupant(processes.find(other.pid), None)
         assert folder.holder(state) == other.pid
         other.kill()
         other.wait()
         assert folder.holder(state) is None
-    with folder.lock(state):
-        assert folder.holder(state) == os.getpid()
+    program = Program("1", "c", "b", "tiny", "d")
+    with folder.lock(state, program):
+        assert folder.occupant(state) == folder.Occupant(processes.current(), program)
     assert folder.holder(state) is None
-
-
-def test_the_running_file_is_copied_once(ground: Path) -> None:
-    state, running = ground / "a state", ground / "an agent"
-    folder.prepare(state)
-    running.write_bytes(b"#!/bin/sh\n" + os.urandom(3_000_000))
-    place = folder.settle(running, state)
-    assert place == state / "agent"
-    assert place.read_bytes() == running.read_bytes()
-    assert stat.S_IMODE(place.stat().st_mode) == 0o755
-    inode = place.stat().st_ino
-    os.utime(running, (1, 1))
-    assert folder.settle(running, state).stat().st_ino == inode
-    # The copy runs itself; so does a link to it.
-    assert folder.settle(place, state).stat().st_ino == inode
-    (ground / "link").hardlink_to(place)
-    assert folder.settle(ground / "link", state).stat().st_ino == inode
-
-
-@pytest.mark.parametrize("at", [5, 2_999_000])
-def test_another_file_replaces_the_copy(ground: Path, at: int) -> None:
-    state, running = ground / "state", ground / "agent"
-    folder.prepare(state)
-    content = bytearray(3_000_000)
-    running.write_bytes(content)
-    folder.settle(running, state)
-    content[at] = 1  # as long, and as old
-    running.write_bytes(content)
-    os.utime(running, ns=(1, (state / "agent").stat().st_mtime_ns))
-    assert folder.settle(running, state).read_bytes() == content
-    running.write_bytes(b"shorter")
-    assert folder.settle(running, state).read_bytes() == b"shorter"
-
-
-def test_a_source_tree_cannot_settle(ground: Path) -> None:
-    with pytest.raises(Refused, match=r"source tree; build the one file with ./build.sh"):
-        folder.settle(None, ground)

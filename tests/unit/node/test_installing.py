@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from agent.bundle import Bundle
 from agent.errors import Refused
 from agent.kinds import marks
 from agent.kinds.kind import Mark
 from agent.node import folder, installing
+from agent.node.life import Asked
 
 
 def test_each_state_folder_has_a_unit_of_its_own() -> None:
@@ -28,8 +30,9 @@ def test_the_unit_bears_its_mark_and_runs_the_agent_s_own_copy() -> None:
 
 def test_without_systemd_it_is_said_what_to_do(ground: Path) -> None:
     told: list[str] = []
+    asked = Asked(ground, Bundle("b", "ab" * 32, {}, {}, Path("/nowhere")), None)
     with pytest.raises(Refused, match=f"have what starts its other programs at boot run `{ground}/agent up"):
-        installing.install(ground, None, told.append)
+        installing.install(asked, told.append, lambda state: None)
     assert told == []
     assert list(ground.iterdir()) == []
     assert installing.installed(ground) == ()

@@ -15,7 +15,7 @@ from agent.kinds.kind import Machine
 from agent.node import substrate
 from agent.node.identity import Identity, Role, Self
 from agent.node.ledger import Ledger, open_ledger
-from agent.node.life import Asked, Node, carried_ports, carried_resources, decide
+from agent.node.life import Asked, Node, carried_ports, carried_resources, decide, taken
 from agent.node.worker import NOTHING_ACCEPTED, Job
 from agent.reconcile import Reconciler
 from agent.resources import Context, Origin, Resource, parse_list
@@ -183,3 +183,25 @@ def test_applying_tries_first_what_of_the_carried_failed(ground: Path, ledger: L
     assert ledger.raised_once()
     assert (ground / "missing" / "x").exists()
     assert [entry.resource.id for entry in ledger.entries(Origin.ASSIGNED)] == []
+
+
+def test_what_the_mesh_has_is_nothing_that_a_bundle_gets(ground: Path, ledger: Ledger) -> None:
+    accept(ledger, DECLARATION)  # port 80, which nothing holds yet
+    before = node(ground, ledger, sshd("80"), {"kind": "reserved", "name": "other", "ports": ["81"]})
+    why = "reserved:sshd wants port *:80/tcp, which reserved:web holds as *:80/tcp"
+    assert taken(before.substrate.resources, ledger, ground / "state") == {"reserved:sshd": why}
+    outcome = before.raise_substrate(lambda step: None, lambda: False)
+    assert outcome.failed == {"reserved:sshd": why}
+    assert [entry.resource.id for entry in ledger.entries(Origin.CARRIED)] == ["reserved:other"]
+    # Also what was applied and is no longer declared, as long as it is here.
+    ledger.apply(
+        Origin.ASSIGNED, parsed({"kind": "reserved", "name": "old", "ports": ["81"]})[0], 1, found=False, stamp=""
+    )
+    assert set(taken(before.substrate.resources, ledger, ground / "state")) == {"reserved:sshd", "reserved:other"}
+
+
+def test_a_declaration_that_no_longer_reads_claims_nothing(ground: Path, ledger: Ledger) -> None:
+    ledger.accept(7, DECLARATION, SIGNER.sign(b"other"), SIGNER.public, [], None)
+    here = node(ground, ledger, sshd("80"))
+    assert taken(here.substrate.resources, ledger, ground / "state") == {}
+    assert here.raise_substrate(lambda step: None, lambda: False).failed == {}

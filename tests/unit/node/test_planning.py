@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from agent.bundle import Bundle
@@ -18,11 +17,10 @@ def asked(ground: Path, *resources: Mapping[str, object], prune: bool = False) -
     return Asked(ground / "state", Bundle("b", "ab" * 32, document, {}, Path("/nowhere")), None, "a", prune=prune)
 
 
-def raised(asks: Asked, running: Path) -> None:
-    running.write_bytes(b"the file")
+def raised(asks: Asked) -> None:
     plans = plans_for(asks)
     folder.prepare(asks.state)
-    node = begin(replace(asks, running_file=running), plans)
+    node = begin(asks, plans, asks.bundle)
     assert node.raise_substrate(lambda step: None, lambda: False).failed == {}
     node.ledger.close()
 
@@ -53,7 +51,7 @@ def test_after_a_raise_nothing_is_planned_and_a_secret_is_never_shown(ground: Pa
     secret = {"kind": "secret", "name": "pw"}
     content = {"kind": "file", "name": str(path), "content": "pw=${secret.pw}\n", "template": True}
     asks = asked(ground, secret, content)
-    raised(asks, ground / "agent")
+    raised(asks)
     value = path.read_text().removeprefix("pw=").strip()
     assert not plan(asks).changes
     # What the file held before by that secret is hidden too, now that nothing in the list refers to it.
@@ -66,7 +64,7 @@ def test_after_a_raise_nothing_is_planned_and_a_secret_is_never_shown(ground: Pa
 
 def test_what_a_newer_bundle_drops_is_kept_until_it_is_pruned(ground: Path) -> None:
     one, two = ({"kind": "directory", "name": str(ground / name)} for name in ("one", "two"))
-    raised(asked(ground, one, two), ground / "agent")
+    raised(asked(ground, one, two))
     kept = plan(asked(ground, one))
     assert [(line.id, line.change) for line in kept.lines] == [
         (f"directory:{ground / 'one'}", Change.KEEP),

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.bundle import Blob, open_bundle
+from agent.bundle import Blob, archive_of, open_bundle
 from agent.errors import Refused
 from agent.node import substrate
 from agent.node.substrate import Substrate
-from agent.resources import File, FromBlob, Inline
+from agent.resources import File, FromBlob, Image, Inline
 
+BUNDLES = Path(__file__).resolve().parents[3] / "agent" / "bundles"
 STATE = Path("/var/lib/a state")
 LIST = """
 name = "small"
@@ -146,7 +147,9 @@ def test_a_blob_that_the_disk_has_no_room_for_is_told_before_anything_is_done(gr
         substrate.check_room(loaded, state)
     bundle = replace(loaded.bundle, blobs={"big": Blob("big", 2**60, "ab" * 32)})
     huge = substrate.load(bundle, STATE, "a", {}, founder=True)
-    with pytest.raises(Refused, match=rf"{ground} has \d+ MiB free and this bundle needs 1099511627840 MiB; make room"):
+    with pytest.raises(
+        Refused, match=rf"{ground} has \d+ MiB free and this bundle needs 2199023255616 MiB there; make room"
+    ):
         substrate.check_room(huge, ground / "not" / "yet")
 
 
@@ -155,3 +158,49 @@ def test_a_name_that_is_no_label_is_refused() -> None:
     for name in ("", "A", "a.b", "-a", "a" * 64, "a\n"):
         with pytest.raises(Refused, match=r"the node name .* is no DNS label"):
             substrate.node_name(name)
+
+
+def test_a_bundle_seals_nothing(ground: Path) -> None:
+    sealed = f'\n[[resource]]\nkind = "secret"\nname = "db"\nsealed = "{"A" * 68}"\n'
+    with pytest.raises(Refused, match="secret:db is sealed, which only the mesh does"):
+        load(ground, LIST + sealed)
+
+
+IMAGES = """
+name = "x"
+[params]
+image = "example/app:1"
+[[resource]]
+kind = "image"
+name = "${param.image}"
+[[resource]]
+kind = "image"
+name = "example/other:1"
+blob = "other.tar"
+[[resource]]
+kind = "image"
+name = "example/third:1"
+"""
+
+
+def test_an_image_that_names_no_blob_is_the_one_that_was_packed_under_its_name(ground: Path) -> None:
+    (ground / "blobs").mkdir()
+    (ground / "blobs" / "other.tar").touch()
+    for name in ("example/app:1", "example/other:1"):
+        (ground / "blobs" / archive_of(name)).write_text(name)
+    archives = [one.spec.archive for one in load(ground, IMAGES).resources if isinstance(one.spec, Image)]
+    assert [archive and archive.name for archive in archives] == [archive_of("example/app:1"), "other.tar", None]
+    archives = [one.spec.archive for one in load(ground, IMAGES, image="a:2").resources if isinstance(one.spec, Image)]
+    assert archives[0] is None
+    # What is recorded of it says all that it is, without the file.
+    resource = load(ground, IMAGES).resources[0]
+    assert f'"blob":"{archive_of("example/app:1")}"' in resource.source
+    assert '"sha256":"' in resource.source
+
+
+@pytest.mark.parametrize("name", ["native", "containers", "empty"])
+def test_every_bundle_of_ours_reads_well_and_a_joiner_raises_nothing_of_it(name: str) -> None:
+    bundle = open_bundle(BUNDLES / name)
+    assert bundle.name == name
+    assert bool(substrate.load(bundle, STATE, "a", {}, founder=True).mesh) is (name != "empty")
+    assert substrate.load(bundle, STATE, "a", {}, founder=False).resources == ()

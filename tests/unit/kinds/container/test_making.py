@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from agent.kinds.container import making
-from agent.kinds.kind import Mark
+from agent.kinds.kind import Machine, Mark
 from agent.resources import Context, parse_resource, specs
 
+MACHINE = Machine(Path("/state"), b"key", lambda name: iter(()))
 MARK = Mark("/state", "container:web", found=False, stamp="ab")
 LABELS = [
     "--label",
@@ -86,10 +87,10 @@ def test_the_hosts_network_is_published_nowhere() -> None:
 def test_what_is_watched_is_told_by_its_content(tmp_path: Path) -> None:
     path = tmp_path / "conf"
     wanted = spec(watches=[str(path)])
-    absent = making.watched(wanted)
+    absent = making.watched(wanted, MACHINE)
     path.write_text("one")
-    one = making.watched(wanted)
+    one = making.watched(wanted, MACHINE)
     path.write_text("two")
-    assert len({absent, one, making.watched(wanted), making.watched(spec())}) == 4
+    assert len({absent, one, making.watched(wanted, MACHINE), making.watched(spec(), MACHINE)}) == 4
     path.write_text("one")
-    assert making.watched(wanted) == one
+    assert making.watched(wanted, MACHINE) == one

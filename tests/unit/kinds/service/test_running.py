@@ -18,7 +18,7 @@ from agent.errors import Unavailable
 from agent.host import processes
 from agent.host.processes import Process
 from agent.kinds import watches
-from agent.kinds.kind import Verb
+from agent.kinds.kind import Machine, Verb
 from agent.kinds.service import record
 from agent.kinds.service.record import Start
 from agent.kinds.service.service import Action
@@ -26,6 +26,7 @@ from agent.resources import Resource
 from tests.unit.kinds.service.workshop import Workshop, until
 
 REPOSITORY = Path(__file__).parents[4]
+MACHINE = Machine(Path("/state"), b"key", lambda name: iter(()))
 SLEEP = "exec sleep 1000"
 
 # An agent of its own: applies the service that its arguments declare, as the reconciler does.
@@ -275,7 +276,7 @@ def test_digests_and_looks_know_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     file = tmp_path / "file"
     file.write_bytes(b"")
-    found = watches.digests([file, fifo, tmp_path, tmp_path / "no", file / "below"])
+    found = watches.digests([file, fifo, tmp_path, tmp_path / "no", file / "below"], MACHINE)
     assert found[str(file)].startswith("e3b0c442")
     assert [found[str(path)] for path in (fifo, tmp_path, tmp_path / "no", file / "below")] == [""] * 4
     before = watches.look_of(file)
@@ -283,4 +284,13 @@ def test_digests_and_looks_know_what_is_no_file(tmp_path: Path) -> None:
     assert watches.look_of(file) != before
     assert watches.look_of(tmp_path / "no") == ""
     with pytest.raises(Unavailable, match="Reading the watched file"):
-        watches.digests([Path("/", "x" * 300)])
+        watches.digests([Path("/", "x" * 300)], MACHINE)
+
+
+def test_the_agent_s_own_copy_is_told_by_what_it_is_and_not_read(tmp_path: Path) -> None:
+    copy, beside = tmp_path / "agent", tmp_path / "beside"
+    found = watches.digests([copy, beside], replace(MACHINE, state=tmp_path, program="one"))
+    assert found == {str(copy): "one", str(beside): ""}
+    assert watches.digests([copy], replace(MACHINE, program="one")) == {str(copy): ""}
+    copy.write_bytes(b"")
+    assert watches.digests([copy], replace(MACHINE, state=tmp_path))[str(copy)].startswith("e3b0c442")
