@@ -97,13 +97,13 @@ def test_the_unit_runs_whatever_file_came_last(
 
     # Installing another file has the unit run that one, but not while it is all taken away again.
     made.ask("/root/moved", "uninstall")
-    made.sh("mkfifo typed; script -qfc '/root/moved reset' asked <>typed >/dev/null 2>&1 & echo $! >asking")
+    made.sh("cd /root; mkfifo typed; script -qfc '/root/moved reset' asked <>typed >/dev/null 2>&1 & echo $! >asking")
     made.wait(lambda: made.exists(Path("/root/asked")) and "remove all of this?" in made.read(Path("/root/asked")))
     done = made.run("/root/moved", "install")
     assert (done.returncode, done.stdout) == (1, ""), done.stdout
     assert f"an agent is already running on {STATE}" in done.stderr
     assert not made.exists(Path(f"/etc/systemd/system/{AGENT}"))
-    made.sh("kill $(cat asking)")
+    made.sh("kill $(cat /root/asking)")
     made.wait(lambda: status(made)["agent"] is None)
     made.ask("/root/moved", "install")
     second = agent_of(made)

@@ -78,7 +78,8 @@ def start(engine: Engine, name: str) -> State:
 
 def stop(engine: Engine, found: State) -> None:
     """Stop it in its own time; the engine kills it after that."""
-    engine.run(["stop", found.id], f"stop the container {found.name}", seconds=found.stop_timeout + _SPARE_SECONDS)
+    seconds = found.stop_timeout + _SPARE_SECONDS
+    _insist(engine, ["stop", found.id], f"stop the container {found.name}", seconds)
 
 
 def discard(engine: Engine, found: State) -> None:
@@ -87,13 +88,9 @@ def discard(engine: Engine, found: State) -> None:
         engine.run(["unpause", found.id], f"go on with the container {found.name}")  # podman stops no paused one.
     if process(found):
         stop(engine, found)
-    words, doing = ["rm", "--force", found.id], f"remove the container {found.name}"
-    try:
-        engine.run(words, doing)
-    except EngineFailed as error:
-        # podman waits in vain, once, for the end of one whose monitor was killed.
-        log.debug("tried again: %s", error)
-        engine.run(words, doing)
+    _insist(
+        engine, ["rm", "--force", found.id], f"remove the container {found.name}", found.stop_timeout + _SPARE_SECONDS
+    )
 
 
 def unlisted_holder(error: EngineFailed) -> str | None:
@@ -137,6 +134,19 @@ def strangers(holders: Sequence[Holder], engines: Sequence[Engine], machine: Mac
         for holder in holders
         if not any(holder.endpoint.overlaps(one) for one in published) and pids.isdisjoint(holder.pids)
     ]
+
+
+def _insist(engine: Engine, words: Sequence[str], doing: str, seconds: float) -> None:
+    """Have the engine do it, at the second try if need be.
+
+    podman waits in vain, once, for the end of one whose monitor was killed, and refuses to stop one that it is just
+    starting again.
+    """
+    try:
+        engine.run(words, doing, seconds=seconds)
+    except EngineFailed as error:
+        log.debug("tried again: %s", error)
+        engine.run(words, doing, seconds=seconds)
 
 
 def _ours(engines: Sequence[Engine], machine: Machine) -> list[State]:
