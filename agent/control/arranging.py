@@ -221,9 +221,9 @@ class Arranging:
     def _change(
         self, name: str, alter: Callable[[Arrangement], Arrangement], *, anyway: bool = False
     ) -> Declared | Waits:
-        keys = self._keys()
         with self._store.transaction():
-            declared = change(self._store, keys, name, alter, self._clock(), anyway=anyway)
+            # The keys too: else one that is retired in between would count again for this node.
+            declared = change(self._store, self._keys(), name, alter, self._clock(), anyway=anyway)
         poke.poke(self._state)
         return declared
 

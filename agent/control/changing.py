@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from agent.control import bounds
 from agent.control.assigning import Arrangement, Assignment
 from agent.control.composing import Composed, Elsewhere, Target, compose, named_secrets, used_references
 from agent.control.declaring import Declared, Waits, find_node, items_of, sign, sign_for_its_key
@@ -22,7 +23,6 @@ from agent.control.sealing import sealed_for
 from agent.control.signing import Keyring
 from agent.control.store import Store
 from agent.errors import Refused
-from agent.fields import JsonValue
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,8 @@ def _declare(
         wanted = store.declarations.wanted(node.name)
         is_asked = node.name == anyway and (composed.arrangement.own is not None or not composed.waits)
         if is_asked or composed.checked.items != (items_of(wanted) if wanted else ()):
-            serial = sign(store, keys, node, composed.checked.items, composed.checked.ids, now=now)
+            items = composed.checked.items
+            serial = sign(store, keys, node, items, composed.checked.ids, retire=not items, now=now)
             declared[node.name] = Declared(node.name, serial, node.last_seen is not None)
     return declared
 
@@ -150,7 +151,7 @@ def compose_for(
     used = used_references(after, modules)
     if used:
         elsewhere = Elsewhere(
-            addresses={one.name: _address(one.profile) for one in store.nodes.all()},
+            addresses={one.name: bounds.address(one.profile.get("address")) for one in store.nodes.all()},
             arrangements={**store.arrangements.all(), **pending},
             used=used,
         )
@@ -170,8 +171,3 @@ def _module(store: Store, assignment: Assignment) -> Module:
             "which has been removed."
         )
     return version.module
-
-
-def _address(profile: Mapping[str, JsonValue]) -> str | None:
-    address = profile.get("address")
-    return address if isinstance(address, str) and address else None

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 
 from agent.control.registry import Node, next_serial, recovery_copy
 from agent.control.sealing import resealed
@@ -27,8 +26,6 @@ from agent.resources import (
 )
 from agent.resources.declaration import LARGEST_SERIAL
 
-# Where a node keeps its state unless it was told otherwise; its own answer is what counts.
-_USUAL_STATE = Path("/var/lib/mesh-agent")
 # Asking SQLite whether anything changed costs some microseconds: often at first, since most answers come at once.
 _EAGER_SECONDS, _EAGER_POLL, _POLL = 2.0, 0.001, 0.02
 
@@ -81,14 +78,15 @@ Outcome = Applied | RefusedBy | StillWaiting
 def sign_anew(store: Store, keys: Keyring, node: Node, now: float) -> None:
     """Sign a node's wanted content once more under the next serial; to be called inside a transaction.
 
-    What is sealed in it is so for the key that the node has now.
+    What is sealed in it is so for the key that the node has now. To a node that was never declared anything an empty
+    list says of keys and pins what it has to know; one that holds something all the same (it has a life behind it of
+    which this store knows nothing) refuses that, because the list doesn't say that it means to remove it.
     """
     wanted = store.declarations.wanted(node.name)
-    if wanted is None:
-        return
-    items = resealed(store, node, items_of(wanted))
+    declaration = read_declaration(open_declaration(wanted.data)) if wanted else None
+    items = resealed(store, node, _items(declaration)) if declaration else ()
     ids = [f"{item['kind']}:{item['name']}" for item in items]
-    sign(store, keys, node, items, ids, now=now)
+    sign(store, keys, node, items, ids, retire=declaration is not None and declaration.retire, now=now)
 
 
 def sign_for_its_key(store: Store, keys: Keyring, node: Node, now: float) -> None:
@@ -101,8 +99,7 @@ def sign_for_its_key(store: Store, keys: Keyring, node: Node, now: float) -> Non
 
 def items_of(wanted: Wanted) -> tuple[dict[str, JsonValue], ...]:
     """The resources that a stored declaration holds, as they were signed."""
-    declaration = read_declaration(open_declaration(wanted.data))
-    return tuple(Fields(item).values() for item in declaration.items)
+    return _items(read_declaration(open_declaration(wanted.data)))
 
 
 def sign(
@@ -112,9 +109,12 @@ def sign(
     items: Sequence[Mapping[str, JsonValue]],
     ids: Collection[str],
     *,
+    retire: bool = False,
     now: float,
 ) -> int:
-    """Sign and store a node's next declaration, inside a transaction; its serial. An empty list retires."""
+    """Sign and store a node's next declaration, inside a transaction; its serial. `retire`: that the list is empty is
+    meant.
+    """
     serial = next_serial(node)
     if serial > LARGEST_SERIAL:
         raise Refused(f"{node.name} has reported serial {node.reported}, after which there is no other.")
@@ -123,7 +123,7 @@ def sign(
         serial=serial,
         issued_at=datetime.fromtimestamp(now, timezone.utc),
         items=tuple(items),
-        retire=not items,
+        retire=retire,
         trust=keys.trust,
         recovery=recovery_copy(node.holdings, store.declarations.ids(node.name), node.holdings_serial),
     )
@@ -191,3 +191,7 @@ def wait_for_report(
         if timeout is not None and waited >= timeout:
             return StillWaiting()
         pause(_EAGER_POLL if waited < _EAGER_SECONDS else _POLL)
+
+
+def _items(declaration: Declaration) -> tuple[dict[str, JsonValue], ...]:
+    return tuple(Fields(item).values() for item in declaration.items)

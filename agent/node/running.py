@@ -73,40 +73,28 @@ def up(asked: Asked, manner: Manner, voice: Voice, understood: Callable[[Path], 
         _tell_ports(node, tell)
         if not unit:
             _tell_who_keeps(node, tell)
-            return _hold(node, manner, voice, stop, outcome)
+            return _live(node, manner, voice, stop, outcome)
         node.ledger.close()
     installing.hand_over(asked.state, unit, tell)
     return FAILED if outcome.failed else FINE
 
 
-def _hold(node: Node, manner: Manner, voice: Voice, stop: threading.Event, raised: Outcome) -> int:
-    """Everything after the raise."""
+def _live(node: Node, manner: Manner, voice: Voice, stop: threading.Event, raised: Outcome) -> int:
+    """Everything after the raise: apply again what was accepted, and hold the link."""
     if stop.is_set():
         return FINE
-    if raised.failed:
-        voice.tell(
+    tell, failed = voice.tell, bool(raised.failed)
+    if failed:
+        tell(
             f"{len(raised.failed)} of the carried resources failed; "
             f"they are tried again every {manner.rhythm.retry:.0f} s"
         )
-    return _live(node, manner, stop, voice.tell, voice.show, failed=bool(raised.failed))
-
-
-def _live(
-    node: Node,
-    manner: Manner,
-    stop: threading.Event,
-    tell: Callable[[str], None],
-    show: Callable[[Step], None],
-    *,
-    failed: bool,
-) -> int:
-    """Everything after the raise: apply again what was accepted, and hold the link."""
     outcomes: list[Outcome] = []
     link = Link(node, manner, tell, random.random)
 
     def apply(job: Job) -> Outcome:
         mended: list[Step] = []
-        note = mended.append if job.again else show
+        note = mended.append if job.again else voice.show
         outcome = node.apply(job, lambda step: None if step.what == "kept" else note(step), lambda: worker.stopping)
         done = [f"{step.id} {step.what}: {step.detail}" for step in mended if step.what != "failed"]
         if done:
@@ -121,7 +109,7 @@ def _live(
         link.done(job, outcome)
 
     def look_after() -> bool:
-        from agent.kinds.service import rotate_all  # no `up --once` gets here
+        from agent.kinds.service import rotate_all  # no start waits for it to be loaded
 
         rotate_all(node.state)
         return node.has_ended()
