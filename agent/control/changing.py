@@ -87,8 +87,7 @@ def _declare(
         wanted = store.declarations.wanted(node.name)
         is_asked = node.name == anyway and (composed.arrangement.own is not None or not composed.waits)
         if is_asked or composed.checked.items != (items_of(wanted) if wanted else ()):
-            items = composed.checked.items
-            serial = sign(store, keys, node, items, composed.checked.ids, retire=not items, now=now)
+            serial = sign(store, keys, node, composed.checked.items, composed.checked.ids, now=now)
             declared[node.name] = Declared(node.name, serial, node.last_seen is not None)
     return declared
 

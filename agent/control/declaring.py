@@ -78,15 +78,28 @@ Outcome = Applied | RefusedBy | StillWaiting
 def sign_anew(store: Store, keys: Keyring, node: Node, now: float) -> None:
     """Sign a node's wanted content once more under the next serial; to be called inside a transaction.
 
-    What is sealed in it is so for the key that the node has now. To a node that was never declared anything an empty
-    list says of keys and pins what it has to know; one that holds something all the same (it has a life behind it of
-    which this store knows nothing) refuses that, because the list doesn't say that it means to remove it.
+    What is sealed in it is so for the key that the node has now.
     """
     wanted = store.declarations.wanted(node.name)
-    declaration = read_declaration(open_declaration(wanted.data)) if wanted else None
-    items = resealed(store, node, _items(declaration)) if declaration else ()
+    if wanted is None:
+        return
+    declaration = read_declaration(open_declaration(wanted.data))
+    items = resealed(store, node, _items(declaration))
     ids = [f"{item['kind']}:{item['name']}" for item in items]
-    sign(store, keys, node, items, ids, retire=declaration is not None and declaration.retire, now=now)
+    sign(store, keys, node, items, ids, retire=declaration.retire, now=now)
+
+
+def tell(store: Store, keys: Keyring, node: Node, now: float) -> None:
+    """Have a node know which keys and pins count: its wanted content once more, else an empty list; inside a
+    transaction.
+
+    A node that holds something of which this store knows nothing (of a life before) refuses the empty one, because that
+    doesn't say that it means to remove it.
+    """
+    if node.wanted:
+        sign_anew(store, keys, node, now)
+    else:
+        sign(store, keys, node, (), (), retire=False, now=now)
 
 
 def sign_for_its_key(store: Store, keys: Keyring, node: Node, now: float) -> None:
@@ -109,11 +122,11 @@ def sign(
     items: Sequence[Mapping[str, JsonValue]],
     ids: Collection[str],
     *,
-    retire: bool = False,
+    retire: bool = True,
     now: float,
 ) -> int:
-    """Sign and store a node's next declaration, inside a transaction; its serial. `retire`: that the list is empty is
-    meant.
+    """Sign and store a node's next declaration, inside a transaction; its serial. With `retire` an empty list says that
+    it means to remove everything.
     """
     serial = next_serial(node)
     if serial > LARGEST_SERIAL:
@@ -123,7 +136,7 @@ def sign(
         serial=serial,
         issued_at=datetime.fromtimestamp(now, timezone.utc),
         items=tuple(items),
-        retire=retire,
+        retire=retire and not items,
         trust=keys.trust,
         recovery=recovery_copy(node.holdings, store.declarations.ids(node.name), node.holdings_serial),
     )

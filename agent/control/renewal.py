@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.control.config import Settings
-from agent.control.declaring import sign_anew
+from agent.control.declaring import tell
 from agent.control.registry import Node
 from agent.control.signing import Keyring, read_keyring
 from agent.control.store import Store
@@ -94,7 +94,7 @@ def finish(state: Path, store: Store, settings: Settings, now: float) -> None:
         store.settings.set_pins(pins[-1:])
         keys = read_keyring(state, store)
         for node in store.nodes.all():
-            sign_anew(store, keys, node, now)
+            tell(store, keys, node, now)
 
 
 def _next_pair(state: Path, current: Pair, *, make: bool = True) -> Pair:
@@ -138,7 +138,7 @@ def _pin(certificate: Path) -> str | None:
 
 def _tell(store: Store, keys: Keyring, node: Node, pin: str, now: float) -> None:
     if not _knows(store, node.name, node.wanted, pin):
-        sign_anew(store, keys, node, now)
+        tell(store, keys, node, now)
 
 
 def _knows(store: Store, node: str, serial: int | None, pin: str) -> bool:

@@ -22,6 +22,16 @@ NATIVE = ROOT / "agent/bundles/native/bundle.toml"
 FILES = STATE / "run/package-files"
 
 
+# Everything at once, as when the power goes; from within, because unpacking takes only seconds.
+_CUT_SHORT = """
+setsid /root/agent up --once >/root/up.log 2>&1 </dev/null &
+until grep -q '^Package: erlang-base$' /var/lib/dpkg/status && dpkg=$(pgrep -x dpkg); do
+  kill -0 $!
+done
+kill -9 $! $(pgrep -x apt-get) $dpkg || true
+"""
+
+
 @pytest.fixture(scope="module")
 def machine(lab: Lab) -> Iterator[Machine]:
     made = lab.machine("alone", alone=True)
@@ -54,11 +64,7 @@ def carrier(machine: Machine, built_file: Path, tmp_path_factory: pytest.TempPat
 def founder(machine: Machine, carrier: Path) -> Machine:
     """The machine after it has founded a mesh; the first try was cut short while packages were unpacked."""
     machine.put(carrier, Path("/root/agent"))
-    machine.sh("setsid /root/agent up --once >/root/up.log 2>&1 </dev/null & echo started")
-    unpacked = "grep -q '^Package: erlang-base$' /var/lib/dpkg/status && pgrep -x dpkg >/dev/null"
-    machine.wait(lambda: machine.run("sh", "-c", unpacked).returncode == 0, LONG)
-    # Everything at once, as when the power goes.
-    machine.sh("kill -9 $(pgrep -f '[/]agent up --once') $(pgrep -x apt-get) $(pgrep -x dpkg)")
+    machine.sh(_CUT_SHORT)
     machine.wait(lambda: machine.run("pgrep", "-x", "dpkg|apt-get").returncode != 0)
     assert machine.sh("dpkg --audit")
     assert machine.exists(FILES)
