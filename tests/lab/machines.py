@@ -7,6 +7,7 @@ So they need no network but that between them. Everything of them ends with `clo
 from __future__ import annotations
 
 import json
+import random
 import re
 import shlex
 import shutil
@@ -66,7 +67,10 @@ class Lab:
     def prepare(self) -> None:
         """Make the machines' image, which takes two minutes when it is not in the cache, and the network."""
         self._image = self._podman.import_image(images.debian(_PACKAGES, _SCRIPT), "machine")
-        self._podman.run("network", "create", self._network)
+        # podman's own choice may be what another podman has chosen for a network that nothing is in yet.
+        subnet = f"10.90.{random.randrange(256)}.0/24"
+        self._podman.run("network", "create", "--subnet", subnet, self._network)
+        self._podman.run("run", "--rm", "--network", self._network, self._image, "true")
         network = json.loads(self._podman.run("network", "inspect", self._network))[0]["subnets"][0]
         self._addresses = (one for one in IPv4Network(network["subnet"]).hosts() if str(one) != network["gateway"])
 
