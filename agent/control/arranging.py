@@ -162,6 +162,13 @@ class Arranging:
             self._store.modules.add(version)
         return version
 
+    def missing_secrets(self, module: Module) -> tuple[str, ...]:
+        """The secrets that a module uses and neither it nor the mesh has, each with the nearest name: a node's own list
+        may have it, or the mesh by the time it is assigned.
+        """
+        known = self._store.secrets.names()
+        return tuple(f"{quoted(name)}{nearest(name, known)}" for name in sorted(check_module(module) - {*known}))
+
     def modules(self) -> tuple[ModuleRow, ...]:
         """Every module, by name."""
         return tuple(self._module_row(self._newest(name)) for name in self._store.modules.names())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from agent.control import bounds
@@ -74,7 +75,8 @@ def settle(store: Store, keys: Keyring, name: str, now: float) -> None:
         change(store, keys, name, lambda before: before, now)
     except Refused as error:
         _log.warning("What is arranged for %s can't be declared yet: %s", name, error)
-        sign_for_its_key(store, keys, find_node(store, name), now)
+        with suppress(Refused):  # for a key that is none nothing can be sealed either
+            sign_for_its_key(store, keys, find_node(store, name), now)
 
 
 def _declare(

@@ -197,9 +197,9 @@ def test_the_keys_are_those_of_the_moment_at_which_it_is_signed(store, tmp_path)
     """A key that another process makes or retires counts, or counts no more, for all that is signed after it."""
 
     def keys():
-        with closing(sqlite3.connect(tmp_path / "control" / "store.db", timeout=0)) as other:
-            with pytest.raises(sqlite3.OperationalError, match="locked"):
-                other.execute("BEGIN IMMEDIATE")
+        other = sqlite3.connect(tmp_path / "control" / "store.db", timeout=0)
+        with closing(other), pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
         return KEYS
 
     arranging = Arranging(tmp_path, store, keys, lambda: NOW)
