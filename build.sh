@@ -197,7 +197,7 @@ write_sum() (
 )
 
 test_all() {
-  local missing=() pair installing=tests/unit/kinds/package
+  local missing=() pair
   for pair in openssl:openssl shellcheck:shellcheck rabbitmq-server:rabbitmq-server ps:procps setfattr:attr git:git \
     ss:iproute2 strace:strace podman:podman runc:runc dockerd:docker.io debootstrap:debootstrap \
     busybox:busybox-static qemu-aarch64-static:qemu-user-static readelf:binutils rpmbuild:rpm dnf:dnf zypper:zypper \
@@ -207,19 +207,7 @@ test_all() {
   if [ ${#missing[@]} -gt 0 ]; then install_packages "${missing[@]}"; fi
   make_environment tests tests/requirements.lock
   cd "$here"
-  if [ $# -gt 0 ]; then
-    pytest "$@"
-    return
-  fi
-  local failed=0
-  pytest -n 2 --dist loadgroup --no-loadscope-reorder --ignore "$installing" || failed=$?
-  # These install packages on this machine itself, which the others would notice.
-  pytest "$installing" || failed=$?
-  return "$failed"
-}
-
-pytest() {
-  build/tests/bin/python -m pytest -p tests.no_skips "$@"
+  exec build/tests/bin/python -m pytest -p tests.no_skips "$@"
 }
 
 bench() {

@@ -21,23 +21,6 @@ settings.register_profile("here", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("here")
 
 
-# What takes longest begins first. Each of these has something of its own that is made once, and stays together.
-_WHOLE = ("lab", "engines")
-_ORDER = (*_WHOLE, "built", "broker")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what stays in one process where several share the tests: a file, or a whole folder."""
-    for item in items:
-        folder = _folder(item)
-        item.add_marker(pytest.mark.xdist_group(folder if folder in _WHOLE else str(item.path)))
-    items.sort(key=lambda item: _ORDER.index(_folder(item)) if _folder(item) in _ORDER else len(_ORDER))
-
-
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(ROOT / "tests").parts[0]
-
-
 @pytest.fixture(scope="session", autouse=True)
 def orderly_end() -> Iterator[None]:
     """Whatever ends the run lets the fixtures take away what they have started."""

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from agent.control.store import Store, open_store
 from agent.envelope import SEED_BYTES
-from agent.errors import AgentError, Refused, Unavailable
+from agent.errors import AgentError, Refused
 from agent.fields import Fields, canonical, parse_json
 from agent.host import directories, files
 
@@ -35,10 +35,8 @@ _LARGEST = 4 * 1024**3
 def write_backup(state: Path, store: Store, path: Path, *, node: str, fingerprint: str, now: float) -> None:
     """Write everything to `path`; `node` is the founder's own, `fingerprint` the broker's certificate's.
 
-    Refused when the certificate or a key isn't there; Unavailable when a key was made or retired meanwhile. The service
-    may run.
+    Refused when the certificate or a key isn't there. The service may run meanwhile.
     """
-    signers = store.signers.all()
     parts = {_ABOUT: canonical({"version": _VERSION, "node": node, "made_at": int(now)}).encode("utf-8")}
     parts |= _certificate(state, fingerprint)
     copy = state / "control" / "store.copy"
@@ -48,9 +46,7 @@ def write_backup(state: Path, store: Store, path: Path, *, node: str, fingerprin
         parts[_STORE] = files.read(copy) or b""
     finally:
         files.remove(copy)
-    if store.signers.all() != signers:
-        raise Unavailable("The signing keys have changed while the backup was written; write it again.")
-    for signer in signers:
+    for signer in store.signers.all():
         if not signer.retired:
             name = f"keys/{signer.number}.seed"
             seed = files.read(state / "control" / name)

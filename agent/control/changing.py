@@ -10,10 +10,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 
-from agent.control import bounds
 from agent.control.assigning import Arrangement, Assignment
 from agent.control.composing import Composed, Elsewhere, Target, compose, named_secrets, used_references
 from agent.control.declaring import Declared, Waits, find_node, items_of, sign, sign_for_its_key
@@ -24,6 +22,7 @@ from agent.control.sealing import sealed_for
 from agent.control.signing import Keyring
 from agent.control.store import Store
 from agent.errors import Refused
+from agent.fields import JsonValue
 
 _log = logging.getLogger(__name__)
 
@@ -75,8 +74,7 @@ def settle(store: Store, keys: Keyring, name: str, now: float) -> None:
         change(store, keys, name, lambda before: before, now)
     except Refused as error:
         _log.warning("What is arranged for %s can't be declared yet: %s", name, error)
-        with suppress(Refused):  # for a key that is none nothing can be sealed either
-            sign_for_its_key(store, keys, find_node(store, name), now)
+        sign_for_its_key(store, keys, find_node(store, name), now)
 
 
 def _declare(
@@ -152,7 +150,7 @@ def compose_for(
     used = used_references(after, modules)
     if used:
         elsewhere = Elsewhere(
-            addresses={one.name: bounds.address(one.profile.get("address")) for one in store.nodes.all()},
+            addresses={one.name: _address(one.profile) for one in store.nodes.all()},
             arrangements={**store.arrangements.all(), **pending},
             used=used,
         )
@@ -172,3 +170,8 @@ def _module(store: Store, assignment: Assignment) -> Module:
             "which has been removed."
         )
     return version.module
+
+
+def _address(profile: Mapping[str, JsonValue]) -> str | None:
+    address = profile.get("address")
+    return address if isinstance(address, str) and address else None

@@ -32,7 +32,6 @@ from agent.token import Token
 
 if TYPE_CHECKING:
     from agent.control.accounts import Accounts
-    from agent.control.renewal import Unaware
 
 
 class Control:
@@ -152,13 +151,13 @@ class Control:
         poke.poke(self._state)
         return pin
 
-    def unaware_of(self, pin: str) -> Unaware:
-        """Who doesn't know the next pin yet: see `renewal.unaware`."""
+    def unaware_of(self, pin: str) -> tuple[str, ...]:
+        """The nodes that have yet to report that they know a pin: see `renewal.unaware`."""
         from agent.control import renewal
 
-        unaware = renewal.unaware(self._state, self._store, pin, self._clock())
+        nodes = renewal.unaware(self._state, self._store, pin, self._clock())
         poke.poke(self._state)
-        return unaware
+        return nodes
 
     def swap_certificates(self) -> None:
         """Put the next certificate in the current one's place: see `renewal.swap`."""

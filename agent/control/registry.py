@@ -5,11 +5,9 @@
   its own timestamp at most, never back.
 - A report that isn't a refusal replaces what the node holds; with serial 0 it says nothing of that, and an
   empty one without a serial (a peer that leaves headers out) never replaces a copy that isn't empty.
-- A report may say at which address others reach the node now, as its profile did when it joined.
 - A refusal moves neither holdings nor ports, and never counts as reported.
 - A reported serial lower than the wanted one is answered with the wanted declaration, once per change of the
-  reported one; a higher one with the same content signed anew as the next serial. So is the wanted one when the node
-  refuses it as well: what it holds under that serial is something else (a control plane before a restored one said it).
+  reported one; a higher one with the same content signed anew as the next serial.
 - The recovery copy holds what the node said it holds, as far as it was ever declared to it, and what was
   declared since.
 """
@@ -89,8 +87,8 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A report as it was understood. `serial` and `address` are None where the header was left out; `at` is by the
-    sender's clock.
+    """A report as it was understood. `serial` is None where the header was left out; `at` is the sender's
+    clock.
     """
 
     node: str
@@ -98,7 +96,6 @@ class Spoken:
     serial: int | None
     version: str
     at: float | None
-    address: str | None = None
 
 
 def read_alive(message: Message) -> There:
@@ -125,7 +122,6 @@ def read_report(message: Message) -> Spoken:
         serial=_serial(message.headers),
         version=bounds.clean(version, bounds.LONGEST_VERSION) if isinstance(version, str) else "",
         at=message.timestamp,
-        address=bounds.address(message.headers.get(wire.ADDRESS_HEADER)),
     )
 
 
@@ -134,13 +130,11 @@ def after_report(node: Node, spoken: Spoken, now: float) -> tuple[Node, Answer]:
     report = spoken.report
     heard = replace(node, last_seen=_last_seen(node, spoken.at, now), version=spoken.version or node.version)
     if report.refused:
-        refused = replace(heard, refusal=Refusal(report.refused, spoken.serial, now))
-        return refused, Answer.ANEW if _holds_another(refused) else Answer.NOTHING
+        return replace(heard, refusal=Refusal(report.refused, spoken.serial, now)), Answer.NOTHING
     speaks_of_holdings = spoken.serial != 0 and (spoken.serial is not None or bool(report.applied))
     speaks_of_ports = spoken.serial is not None or bool(report.carried)
     changed = replace(
         heard,
-        profile={**node.profile, "address": spoken.address} if spoken.address else node.profile,
         holdings=report.applied if speaks_of_holdings else node.holdings,
         holdings_serial=(spoken.serial or node.holdings_serial),
         carried=report.carried if speaks_of_ports else node.carried,
@@ -148,10 +142,7 @@ def after_report(node: Node, spoken: Spoken, now: float) -> tuple[Node, Answer]:
         reported=node.reported if spoken.serial is None else spoken.serial,
         reported_at=now,
     )
-    answer = _answer(node, spoken.serial)
-    if answer is Answer.NOTHING and changed.reported != node.reported and _holds_another(changed):
-        answer = Answer.ANEW
-    return changed, answer
+    return changed, _answer(node, spoken.serial)
 
 
 def recovery_copy(holdings: Collection[str], declared: Mapping[str, int], holdings_serial: int) -> tuple[str, ...]:
@@ -176,11 +167,6 @@ def _answer(node: Node, serial: int | None) -> Answer:
     if serial > node.wanted:
         return Answer.ANEW
     return Answer.NOTHING if serial == node.reported else Answer.AGAIN
-
-
-def _holds_another(node: Node) -> bool:
-    """Whether a node has reported the wanted serial and refuses it all the same."""
-    return node.refusal is not None and node.wanted > 0 and node.refusal.serial == node.wanted == node.reported
 
 
 def _last_seen(node: Node, said: float | None, now: float) -> float | None:

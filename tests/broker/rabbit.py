@@ -272,17 +272,12 @@ class Rabbit:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, and that the kernel gives to nobody who doesn't ask for them by number.
-
-    Where several processes share the tests, each has its own to take from.
-    """
-    shared = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    mine = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    """Ports that nobody has, and that the kernel gives to nobody who doesn't ask for them by number."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(lowest // 2, lowest)
-        if port % shared == mine and port not in _given and not _is_open(port):
+        if port not in _given and not _is_open(port):
             _given.add(port)
             found.append(port)
     return found

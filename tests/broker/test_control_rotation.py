@@ -161,24 +161,3 @@ def test_nodes_follow_a_rotation_and_a_retirement(rabbit, ground):
             path.unlink()
         late.linked()
         founder.wait_for_applied("late", founder.declare_list("late", late.a_file("one")))
-
-
-def test_who_holds_what_this_control_plane_never_declared_loses_nothing_by_a_rotation(rabbit, ground):
-    with mesh_of(rabbit, ground) as mesh:
-        founder = mesh.founder
-        machine, agent = mesh.joined("a")
-        founder.wait_for_applied("a", founder.declare_list("a", machine.a_file("one")))
-        assert founder.ask("node", "remove", "a").returncode == 0
-        assert agent.end() == 0
-        with founder.control() as control:
-            token = control.create_token("a")  # as for a new name
-        machine.linked(token)
-        founder.wait_for_applied("a", 1)
-        assert founder.ask("key", "rotate").returncode == 0
-        detail = founder.wait_for("a", lambda detail: detail.refusal is not None)
-        assert "an empty list would remove 1 assigned resources" in detail.row.refusal
-        assert [path.name for path in machine.targets.iterdir()] == ["one"]
-        # What it is declared then tells it of the keys as well.
-        founder.wait_for_applied("a", founder.declare_list("a", machine.a_file("two")))
-        assert [path.name for path in machine.targets.iterdir()] == ["two"]
-        assert founder.ask("key", "retire", "1").returncode == 0

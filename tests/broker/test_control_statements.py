@@ -8,7 +8,6 @@ import time
 import pytest
 
 from agent.envelope import verifies
-from agent.resources import Document
 from tests.broker.plane import Peer, serving
 from tests.broker.rabbit import CONTROL_PASSWORD
 
@@ -285,30 +284,3 @@ def test_a_mistake_of_ours_over_one_statement_costs_no_other(plane, node):
         for name in ("a", "b"):
             plane.wait_for(name, lambda detail: detail.carried == (14,))
         plane.wait_for_parked(2)
-
-
-def test_who_holds_something_else_under_the_wanted_serial_gets_it_under_the_next(plane, node):
-    plane.declare("a", "/etc/x")
-    node.declaration()
-    node.report(2, applied=["file:/etc/other"])
-    plane.wait_for("a", lambda detail: detail.row.applied == 2)
-    node.report(2, refused="serial 2 was accepted before with other content")
-    again = node.declaration()
-    assert (again.serial, [item["name"] for item in again.says["resources"]]) == (3, ["/etc/x"])
-    node.report(3, applied=["file:/etc/x"])
-    plane.wait_for("a", lambda detail: detail.row.applied == 3)
-    assert node.has_nothing()
-
-
-def test_what_one_node_can_not_be_told_again_keeps_no_other_waiting(plane, node):
-    reads = {"kind": "file", "name": "/etc/x", "template": True, "content": "${secret.db}"}
-    with plane.control() as control, plane.join("b") as other:
-        control.secrets.set("db", b"a value")
-        control.declare("a", Document({}, (reads,)), {})
-        # As if it had joined with a key that is none.
-        control._store._database.execute("DELETE FROM sealed")
-        control._store._database.execute("UPDATE node SET public_key = ? WHERE name = 'a'", (bytes(32),))
-        node.report(7, carried=[80])
-        other.report(0, carried=[81])
-        plane.wait_for("b", lambda detail: detail.carried == (81,))
-        assert plane.detail("a").carried == (80,)

@@ -43,10 +43,7 @@ def run_add(arguments: argparse.Namespace) -> int:
     with open_control(arguments.state) as control:
         version = control.arranging.add_module(module)
         row, _ = control.arranging.module(module.name)
-        missing = control.arranging.missing_secrets(module)
     print(f"version {version.number} of the module {module.name} is stored")
-    for secret in missing:
-        print(f"warning: neither the module nor the mesh has a secret {secret}")
     if any(at != version.number for _, _, at in row.assigned):
         print(f"nobody is moved to it: `agent control module roll {module.name}` does that")
     return 0

@@ -109,13 +109,12 @@ class Nodes:
         refusal = node.refusal
         self._database.execute(
             """
-            UPDATE node SET profile = ?, version = ?, last_seen = ?, reported = ?, reported_at = ?, holdings = ?,
+            UPDATE node SET version = ?, last_seen = ?, reported = ?, reported_at = ?, holdings = ?,
                 holdings_serial = ?, carried = ?, failures = ?, refusal = ?, refusal_serial = ?,
                 refusal_at = ?, counter = ?
             WHERE name = ?
             """,
             (
-                canonical(dict(node.profile)),
                 node.version,
                 node.last_seen,
                 node.reported,

@@ -16,7 +16,6 @@ from agent.control.declaring import (
     outcome,
     sign,
     sign_anew,
-    tell,
     wait_for_report,
 )
 from agent.control.registry import Node, Refusal
@@ -108,21 +107,6 @@ def test_the_same_content_is_signed_anew_above_what_was_reported(store):
     (due,) = store.declarations.due()
     assert verifies(KEY.public, due.data, due.signature)
     assert due.serial == 41
-
-
-def test_what_tells_of_keys_alone_does_not_mean_to_remove_anything(store):
-    with store.transaction():
-        tell(store, KEYS, store.nodes.get("web-1"), NOW)
-    assert (wanted(store).items, wanted(store).retire) == ((), False)
-    # Whatever it is signed for again: by a rotation, or because the node has reported a higher serial.
-    for say in (tell, sign_anew):
-        with store.transaction():
-            say(store, KEYS, store.nodes.get("web-1"), NOW)
-        assert not wanted(store).retire
-    put(store)
-    with store.transaction():
-        tell(store, KEYS, store.nodes.get("web-1"), NOW)
-    assert (wanted(store).serial, wanted(store).retire) == (5, True)
 
 
 def test_there_is_nothing_to_sign_anew_for_a_node_without_a_declaration(store):
