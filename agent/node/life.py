@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from agent.node.program import Program, of_this_process
 from agent.node.substrate import Substrate
 from agent.node.trust import reread
 from agent.node.worker import NOTHING_ACCEPTED, Job
-from agent.reconcile import Outcome, Reconciler, Step, Surveyor, check, impossible
+from agent.reconcile import Outcome, Phase, Reconciler, Step, Surveyor, check, impossible
 from agent.resources import RUNNING_KINDS, Origin, Resource, claims, collisions
 from agent.token import Token
 
@@ -69,12 +69,25 @@ class Node:
         return self.myself.role is not Role.ALONE
 
     def raise_substrate(
-        self, tell: Callable[[Step], None], stop: Callable[[], bool], *, prune: bool = False
+        self,
+        declared: Sequence[Resource],
+        tell: Callable[[Step], None],
+        stop: Callable[[], bool],
+        *,
+        prune: bool = False,
     ) -> Outcome:
-        """Make the carried list true. What a newer bundle dropped is kept, unless it is told to go (`prune`)."""
+        """Make the carried list true, as far as it claims nothing that is `declared`.
+
+        What a newer bundle dropped is kept, unless it is told to go (`prune`).
+        """
         resources = self.substrate.resources
         self.ledger.forget_failures_beside(Origin.CARRIED, {resource.id for resource in resources})
-        barred = taken(resources, self.ledger, self.state)
+        # What was made as it is listed holds its claims, and no declaration is accepted that wants them.
+        made = {
+            one.resource.id: one.resource for one in self.ledger.entries(Origin.CARRIED) if one.phase is Phase.APPLIED
+        }
+        unmade = [one for one in resources if one.id not in made or made[one.id].source != one.source]
+        barred = taken(unmade, self.ledger, declared) if unmade else {}
         outcome = self.reconciler.apply(resources, Origin.CARRIED, prune=prune, tell=tell, stop=stop, barred=barred)
         if not outcome.failed and not outcome.interrupted:
             self.ledger.note_raised()
@@ -84,7 +97,7 @@ class Node:
         """Make an accepted list true; before it the carried one, when it failed the last time or it is time to look."""
         before = Outcome()
         if job.again or self.ledger.failures(Origin.CARRIED):
-            before = self.raise_substrate(tell, stop)
+            before = self.raise_substrate(job.resources, tell, stop)
         declared = {resource.id for resource in job.resources}
         if job.accepted:
             recovering.take_back(self.ledger, declared, self.reconciler.kinds, self.reconciler.machine)
@@ -124,14 +137,21 @@ def accepted_job(ledger: Ledger, state: Path) -> Job:
     return Job(accepted.serial, reread(accepted.data, accepted.signature, accepted.signer, state))
 
 
-def taken(carried: Sequence[Resource], ledger: Ledger, state: Path) -> Mapping[str, str]:
-    """Which carried resources claim what the mesh has declared or made here, and why, by id.
+def last_declared(ledger: Ledger, state: Path) -> tuple[Resource, ...]:
+    """What the last accepted list declares; nothing when it no longer verifies or reads, as it isn't applied then."""
+    try:
+        return accepted_job(ledger, state).resources
+    except Refused:
+        return ()
+
+
+def taken(carried: Sequence[Resource], ledger: Ledger, declared: Sequence[Resource]) -> Mapping[str, str]:
+    """Which carried resources claim what the mesh has `declared` or made here, and why, by id.
 
     Neither origin takes anything from the other, so these can't be made.
     """
     assigned = {entry.resource.id: entry.resource for entry in ledger.entries(Origin.ASSIGNED)}
-    with suppress(Refused):  # one that no longer reads is not applied either
-        assigned.update((resource.id, resource) for resource in accepted_job(ledger, state).resources)
+    assigned.update((resource.id, resource) for resource in declared)
     return collisions(carried, tuple(assigned.values())) if assigned else {}
 
 
@@ -287,7 +307,7 @@ def _check_remade(ids: Sequence[str], carried: Sequence[Resource]) -> None:
 def _check_beside_declared(carried: Sequence[Resource], state: Path) -> None:
     """Refused when the mesh has declared for this node what the list would claim."""
     with closing(open_ledger(state, time.time, write=False)) as ledger:
-        for why in taken(carried, ledger, state).values():
+        for why in taken(carried, ledger, last_declared(ledger, state)).values():
             raise Refused(
                 f"this bundle claims what the mesh has declared for this node: {why}; nothing was changed. Have the "
                 "mesh let go of it first, or choose another value with --set"

@@ -69,18 +69,19 @@ def up(asked: Asked, manner: Manner, voice: Voice, understood: Callable[[Path], 
         stop = stack.enter_context(_stopping())
         _log_to(asked.state / "log" / "agent.log")
         node = begin(asked, plans, own_copy.carried(asked.state, asked.bundle))
-        outcome = node.raise_substrate(voice.show, stop.is_set, prune=asked.prune)
+        job = _accepted_job(node, tell)
+        outcome = node.raise_substrate(job.resources, voice.show, stop.is_set, prune=asked.prune)
         _tell_ports(node, tell)
         if not unit:
             _tell_who_keeps(node, tell)
-            return _live(node, manner, voice, stop, outcome)
+            return _live(node, manner, voice, stop, job, outcome)
         node.ledger.close()
     installing.hand_over(asked.state, unit, tell)
     return FAILED if outcome.failed else FINE
 
 
-def _live(node: Node, manner: Manner, voice: Voice, stop: threading.Event, raised: Outcome) -> int:
-    """Everything after the raise: apply again what was accepted, and hold the link."""
+def _live(node: Node, manner: Manner, voice: Voice, stop: threading.Event, job: Job, raised: Outcome) -> int:
+    """Everything after the raise: apply again what was accepted (`job`), and hold the link."""
     if stop.is_set():
         return FINE
     tell, failed = voice.tell, bool(raised.failed)
@@ -116,7 +117,6 @@ def _live(node: Node, manner: Manner, voice: Voice, stop: threading.Event, raise
 
     worker = Worker(apply, done, rhythm=manner.rhythm, ended=look_after)
     try:
-        job = _accepted_job(node, tell)
         worker.start(job)
         if job.accepted or (failed and manner.once is None):
             worker.submit(job)

@@ -16,25 +16,30 @@ from agent.errors import Refused
 from agent.kinds import KINDS
 from agent.kinds.kind import Machine
 from agent.node import folder
+from agent.node.identity import Identity, Role, Self
 from agent.node.ledger import open_ledger
+from agent.node.life import Node
+from agent.node.substrate import Substrate
+from agent.node.worker import Job
 from agent.reconcile import Reconciler
-from agent.resources import Context, Origin, Resource, parse_list
+from agent.resources import Context, Resource, parse_list
 
 DIRECTORIES, FILES, ROUNDS = 200, 800, 20
 
 
 def looked_at() -> tuple[float, float]:
-    """Seconds of CPU, at the median: of the reconciler's pass that changes nothing, and of reading the same paths."""
+    """Seconds of CPU, at the median: of a node's look that changes nothing, and of reading the same paths."""
     ground = Path(tempfile.mkdtemp(prefix="mesh-agent-bench-", dir="/var/lib"))
     try:
         state = ground / "state"
         folder.prepare(state)
         wanted = parse_list(_items(ground), Context(state))
         with closing(open_ledger(state, time.time, write=True)) as ledger:
-            machine = Machine(state, bytes(32), Bundle("none", "", {}, {}, ground).read_blob)
-            reconciler = Reconciler(ledger, machine, KINDS, time.monotonic)
-            _pass(reconciler, wanted)
-            ours = _cpu(lambda: _unchanged(reconciler, wanted))
+            carried = Substrate(Bundle("none", "", {}, {}, ground), (), None)
+            reconciler = Reconciler(ledger, Machine(state, bytes(32), carried.read_blob), KINDS, time.monotonic)
+            node = Node(state, Self("a", Role.JOINER), Identity(state), ledger, reconciler, carried)
+            _pass(node, wanted)
+            ours = _cpu(lambda: _unchanged(node, wanted))
         return ours, _cpu(lambda: _read(wanted))
     finally:
         shutil.rmtree(ground)
@@ -49,15 +54,15 @@ def _items(ground: Path) -> list[dict[str, str]]:
     return folders + files
 
 
-def _pass(reconciler: Reconciler, wanted: tuple[Resource, ...]) -> int:
-    outcome = reconciler.apply(wanted, Origin.ASSIGNED, prune=True, tell=lambda step: None)
+def _pass(node: Node, wanted: tuple[Resource, ...]) -> int:
+    outcome = node.apply(Job(1, wanted, again=True), lambda step: None, lambda: False)
     if outcome.failed:
         raise Refused(f"the benchmark's own files could not be made: {outcome.failed}")
     return outcome.changes
 
 
-def _unchanged(reconciler: Reconciler, wanted: tuple[Resource, ...]) -> None:
-    assert _pass(reconciler, wanted) == 0
+def _unchanged(node: Node, wanted: tuple[Resource, ...]) -> None:
+    assert _pass(node, wanted) == 0
 
 
 def _read(wanted: tuple[Resource, ...]) -> None:

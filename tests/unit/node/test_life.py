@@ -15,7 +15,7 @@ from agent.kinds.kind import Machine
 from agent.node import substrate
 from agent.node.identity import Identity, Role, Self
 from agent.node.ledger import Ledger, open_ledger
-from agent.node.life import Asked, Node, carried_ports, carried_resources, decide, taken
+from agent.node.life import Asked, Node, carried_ports, carried_resources, decide, last_declared, taken
 from agent.node.worker import NOTHING_ACCEPTED, Job
 from agent.reconcile import Reconciler
 from agent.resources import Context, Origin, Resource, parse_list
@@ -125,7 +125,7 @@ def test_what_a_newer_bundle_drops_still_claims_what_it_holds(ground: Path, ledg
     kept = {"kind": "reserved", "name": "kept", "ports": ["[::1]:25", "25/udp"]}
     before = node(ground, ledger, sshd("22"), kept)
     assert [one.id for one in carried_resources(before.substrate, ledger)] == ["reserved:sshd", "reserved:kept"]
-    assert before.raise_substrate(lambda step: None, lambda: False).failed == {}
+    assert before.raise_substrate((), lambda step: None, lambda: False).failed == {}
     ledger.apply(
         Origin.ASSIGNED, parsed({"kind": "reserved", "name": "theirs", "ports": ["80"]})[0], 1, found=False, stamp=""
     )
@@ -171,7 +171,7 @@ def test_an_accepted_list_that_was_changed_on_disk_is_refused(ground: Path, ledg
 def test_applying_tries_first_what_of_the_carried_failed(ground: Path, ledger: Ledger) -> None:
     broken = {"kind": "file", "name": f"{ground}/missing/x", "content": ""}
     here = node(ground, ledger, sshd("22"), broken)
-    first = here.raise_substrate(lambda step: None, lambda: False)
+    first = here.raise_substrate((), lambda step: None, lambda: False)
     assert list(first.failed) == [f"file:{ground}/missing/x"]
     assert not ledger.raised_once()
     outcome = here.apply(
@@ -189,19 +189,21 @@ def test_what_the_mesh_has_is_nothing_that_a_bundle_gets(ground: Path, ledger: L
     accept(ledger, DECLARATION)  # port 80, which nothing holds yet
     before = node(ground, ledger, sshd("80"), {"kind": "reserved", "name": "other", "ports": ["81"]})
     why = "reserved:sshd wants port *:80/tcp, which reserved:web holds as *:80/tcp"
-    assert taken(before.substrate.resources, ledger, ground / "state") == {"reserved:sshd": why}
-    outcome = before.raise_substrate(lambda step: None, lambda: False)
+    theirs = last_declared(ledger, ground / "state")
+    assert taken(before.substrate.resources, ledger, theirs) == {"reserved:sshd": why}
+    outcome = before.raise_substrate(theirs, lambda step: None, lambda: False)
     assert outcome.failed == {"reserved:sshd": why}
     assert [entry.resource.id for entry in ledger.entries(Origin.CARRIED)] == ["reserved:other"]
     # Also what was applied and is no longer declared, as long as it is here.
     ledger.apply(
         Origin.ASSIGNED, parsed({"kind": "reserved", "name": "old", "ports": ["81"]})[0], 1, found=False, stamp=""
     )
-    assert set(taken(before.substrate.resources, ledger, ground / "state")) == {"reserved:sshd", "reserved:other"}
+    assert set(taken(before.substrate.resources, ledger, theirs)) == {"reserved:sshd", "reserved:other"}
 
 
 def test_a_declaration_that_no_longer_reads_claims_nothing(ground: Path, ledger: Ledger) -> None:
     ledger.accept(7, DECLARATION, SIGNER.sign(b"other"), SIGNER.public, [], None)
     here = node(ground, ledger, sshd("80"))
-    assert taken(here.substrate.resources, ledger, ground / "state") == {}
-    assert here.raise_substrate(lambda step: None, lambda: False).failed == {}
+    theirs = last_declared(ledger, ground / "state")
+    assert taken(here.substrate.resources, ledger, theirs) == {}
+    assert here.raise_substrate(theirs, lambda step: None, lambda: False).failed == {}

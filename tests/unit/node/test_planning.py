@@ -21,7 +21,7 @@ def raised(asks: Asked) -> None:
     plans = plans_for(asks)
     folder.prepare(asks.state)
     node = begin(asks, plans, asks.bundle)
-    assert node.raise_substrate(lambda step: None, lambda: False).failed == {}
+    assert node.raise_substrate((), lambda step: None, lambda: False).failed == {}
     node.ledger.close()
 
 
