@@ -26,7 +26,7 @@ from agent.control.store import Store, open_store
 from agent.control.tokens import DEFAULT_LIFETIME, Site, create_token, revoke_tokens
 from agent.errors import Refused
 from agent.fields import quoted
-from agent.host import flocks
+from agent.host import locks
 from agent.resources import Document
 from agent.token import Token
 
@@ -249,7 +249,7 @@ def open_control(
 
 def is_serving(state: Path) -> bool:
     """Whether the service runs, be it in a container."""
-    return flocks.is_held(state / "control" / "serve.lock")
+    return locks.is_held(state / "control" / "serve.lock")
 
 
 def _connect_accounts(settings: Settings) -> Accounts:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,14 @@ from agent.host.locks import Held, Holder
 from agent.host.processes import Process
 
 REPOSITORY = Path(__file__).parents[3]
+# Holds the lock for as long as its input is open; in a namespace of pids of its own, as a container's processes are.
+HOLD = """
+import fcntl, sys
+lock = open(sys.argv[1])
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
 
 
 def test_a_lock_is_held_for_the_block_and_says_by_whom(ground: Path) -> None:
@@ -76,3 +85,19 @@ def test_what_we_start_does_not_inherit_the_lock(ground: Path) -> None:
             pass
     finally:
         processes.end(lambda: [process for process in started if processes.is_alive(process)])
+
+
+def test_a_lock_is_held_by_whomever(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not locks.is_held(path)
+    with locks.hold(path):
+        assert locks.is_held(path)
+    assert not locks.is_held(path)
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        assert other.stdout.readline() == b"held\n"
+        assert locks.holder(path) is None
+        assert locks.is_held(path)
+        other.communicate()
+    assert not locks.is_held(path)
