@@ -14,7 +14,7 @@ POLICY = """hello:
   Candidate: 2.10-3
   Version table:
      2.10-3 500
-        500 http://deb.example.org bookworm/main amd64 Packages
+        500 http://src.example.org bookworm/main amd64 Packages
 """
 
 
@@ -48,7 +48,7 @@ def test_what_apt_would_install(text: str, candidate: str | None) -> None:
 @pytest.mark.parametrize(
     ("text", "outdated"),
     [
-        ("E: Failed to fetch http://deb.example.org/x.deb  404  Not Found [IP: ::1 80]", True),
+        ("E: Failed to fetch http://src.example.org/x.deb  404  Not Found [IP: ::1 80]", True),
         ("E: Unable to fetch some archives, maybe run apt-get update or try with --fix-missing?", True),
         ("E: Failed to fetch x.deb  Hash Sum mismatch", True),
         ("E: Sub-process /usr/bin/dpkg returned an error code (1)", False),
@@ -110,10 +110,10 @@ def test_a_package_that_nobody_knows_is_a_failure_in_words() -> None:
 
 # apt 2.6.1 ends with 0 all the same.
 UNREACHABLE = """\
-Err:1 http://deb.example.org/debian bookworm InRelease
-  Temporary failure resolving 'deb.example.org'
+Err:1 http://src.example.org/distro bookworm InRelease
+  Temporary failure resolving 'src.example.org'
 Reading package lists...
-W: Failed to fetch http://deb.example.org/debian/dists/bookworm/InRelease  Temporary failure resolving 'deb.example.org'
+W: Failed to fetch http://src.example.org/distro/dists/bookworm/InRelease  Temporary failure resolving 'src.example.org'
 W: Some index files failed to download. They have been ignored, or old ones used instead.
 """
 
@@ -124,13 +124,13 @@ def test_sources_that_cannot_be_reached_are_told_from_a_package_that_nobody_has(
         Apt(run).install("hello")
     assert str(failure.value) == (
         "The package hello can't be installed, because apt can't reach where packages come from: W: Failed to fetch "
-        "http://deb.example.org/debian/dists/bookworm/InRelease  Temporary failure resolving 'deb.example.org'; see "
+        "http://src.example.org/distro/dists/bookworm/InRelease  Temporary failure resolving 'src.example.org'; see "
         "the network and the sources in /etc/apt, or carry the package's files."
     )
 
 
 def test_outdated_lists_are_fetched_once() -> None:
-    gone = (100, "E: Failed to fetch http://deb.example.org/hello.deb  404  Not Found\n")
+    gone = (100, "E: Failed to fetch http://src.example.org/hello.deb  404  Not Found\n")
     answers = {"apt-cache": [(0, POLICY)], "apt-get update": [(0, "")], "apt-get install": [gone]}
     run = Answers({**WHOLE, **answers, "dpkg-query": [ABSENT]})
     with pytest.raises(CommandFailed, match="404"):
