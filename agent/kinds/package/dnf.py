@@ -7,17 +7,12 @@ where another program holds its lock for too long: it waits by itself). They fet
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-from agent.host import commands
 from agent.host.commands import Finished
 from agent.kinds.package.installer import (
     INSTALL_SECONDS,
     Failure,
-    Run,
     Signs,
     Status,
     Trouble,
@@ -44,27 +39,17 @@ _SIGNS: Signs = (
 
 
 @dataclass(frozen=True, slots=True)
-class Dnf:
+class Dnf(Rpm):
     """dnf of this machine; `program` is its command."""
 
     program: str = "dnf"
-    run: Run = commands.run
-    rpm: Rpm = field(default_factory=Rpm)
 
     name = "dnf"
     families = frozenset({"fedora", "rhel", "centos", "amzn", "mariner", "azurelinux"})
-    suffix = ".rpm"
-    starts_daemons = False
 
     @property
     def programs(self) -> tuple[str, ...]:
         return (self.program, "rpm")
-
-    def architectures(self) -> frozenset[str]:
-        return self.rpm.architectures()
-
-    def status(self, name: str) -> Status:
-        return self.rpm.status(name)
 
     def install(self, name: str) -> None:
         finished = self._try(name)
@@ -74,15 +59,6 @@ class Dnf:
             raise self._words.failed(name, finished, read(finished))
         if self.status(name) is Status.ABSENT:
             raise not_installed(self.program, name, f"rpm -q --whatprovides {name}")
-
-    def install_carried(self, name: str, packages: Sequence[Path], folder: Path) -> None:
-        self.rpm.install_carried(name, packages)
-
-    def wait_for_lock(self) -> None:
-        self.rpm.wait_for_lock()
-
-    def alone(self) -> AbstractContextManager[None]:
-        return self.rpm.alone()
 
     def removal(self, name: str) -> str:
         return f"{self.program} remove {name}"

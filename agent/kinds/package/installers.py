@@ -16,7 +16,7 @@ from agent.kinds.package.zypper import Zypper
 
 
 def _all() -> tuple[Installer, ...]:
-    return (Apt(), Dnf(), Dnf("dnf5"), Dnf("microdnf"), Zypper(), Apk())
+    return (Apt(), Dnf(), Dnf(program="dnf5"), Dnf(program="microdnf"), Zypper(), Apk())
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Edition:
 
 @dataclass(frozen=True, slots=True)
 class Rpm:
-    """rpm of this machine. `patience`: how long another program may hold its lock, in seconds.
+    """What dnf and zypper have in common. `patience`: how long another program may hold rpm's lock, in seconds.
 
     `database` is the folder of what is installed; None: where rpm itself says that it is.
     """
@@ -60,14 +60,16 @@ class Rpm:
     database: Path | None = None
     patience: float = LOCK_SECONDS
 
+    suffix = ".rpm"
+    starts_daemons = False
+
     def architectures(self) -> frozenset[str]:
         return frozenset({self._evaluate("%{_arch}"), "noarch"})
 
     def status(self, name: str) -> Status:
         return Status.INSTALLED if self._installed(name) else Status.ABSENT
 
-    def install_carried(self, name: str, packages: Sequence[Path]) -> None:
-        """As an installer does."""
+    def install_carried(self, name: str, packages: Sequence[Path], folder: Path) -> None:
         carried = [(self._read(path), path) for path in packages]
         if name not in {package.name for package, _ in carried}:
             raise not_carried(name)

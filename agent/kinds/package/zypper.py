@@ -9,18 +9,13 @@ failed. So after 106 and 107 the package itself decides.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-from agent.host import commands
 from agent.host.commands import Finished
 from agent.kinds.package.installer import (
     INSTALL_SECONDS,
     REFRESH_SECONDS,
     Failure,
-    Run,
     Signs,
     Status,
     Trouble,
@@ -46,23 +41,12 @@ _WORDS = Words("zypper", "the repositories that `zypper repos` lists", "zypper s
 
 
 @dataclass(frozen=True, slots=True)
-class Zypper:
+class Zypper(Rpm):
     """zypper of this machine."""
-
-    run: Run = commands.run
-    rpm: Rpm = field(default_factory=Rpm)
 
     name = "zypper"
     families = frozenset({"suse", "opensuse", "sles"})
     programs = ("zypper", "rpm")
-    suffix = ".rpm"
-    starts_daemons = False
-
-    def architectures(self) -> frozenset[str]:
-        return self.rpm.architectures()
-
-    def status(self, name: str) -> Status:
-        return self.rpm.status(name)
 
     def install(self, name: str) -> None:
         finished = self._install(name)
@@ -75,15 +59,6 @@ class Zypper:
         if self.status(name) is Status.ABSENT:
             raise not_installed("zypper", name, f"rpm -q --whatprovides {name}")
 
-    def install_carried(self, name: str, packages: Sequence[Path], folder: Path) -> None:
-        self.rpm.install_carried(name, packages)
-
-    def wait_for_lock(self) -> None:
-        self.rpm.wait_for_lock()
-
-    def alone(self) -> AbstractContextManager[None]:
-        return self.rpm.alone()
-
     def removal(self, name: str) -> str:
         return f"zypper remove {name}"
 
@@ -91,7 +66,7 @@ class Zypper:
         return self._zypper("install", "--no-recommends", name, seconds=INSTALL_SECONDS)
 
     def _zypper(self, *words: str, seconds: float) -> Finished:
-        environment = {"ZYPP_LOCK_TIMEOUT": f"{self.rpm.patience:.0f}"}
+        environment = {"ZYPP_LOCK_TIMEOUT": f"{self.patience:.0f}"}
         return self.run(["zypper", "--non-interactive", *words], environment=environment, timeout=seconds, check=False)
 
 

@@ -7,7 +7,6 @@ from agent.host.commands import Finished
 from agent.kinds.package import dnf
 from agent.kinds.package.dnf import Dnf
 from agent.kinds.package.installer import Failure, Status, Trouble
-from agent.kinds.package.rpm import Rpm
 from tests.unit.kinds.package.answers import Answers
 from tests.unit.kinds.package.rpms import APP, BASE, BROKEN, FAILING, Root
 
@@ -57,7 +56,7 @@ LOCKED_5 = "Transaction failed: Failed to obtain rpm transaction lock. Another t
 
 
 def of(root: Root) -> Dnf:
-    return Dnf(run=root.run, rpm=Rpm(root.run, root.database))
+    return Dnf(root.run, root.database)
 
 
 def test_a_package_and_what_it_requires_are_installed(root: Root) -> None:
@@ -135,9 +134,9 @@ def test_repositories_are_refreshed_once_where_they_do_not_know_the_package() ->
             "rpm -q": [(0, "app\t0\t1.0\t1\n")],
         }
     )
-    Dnf("dnf5", run, Rpm(run)).install("app")
+    Dnf(run, program="dnf5").install("app")
     assert [words.split()[-1] for words in run.asked] == ["install", "--refresh", "-q"]
 
 
 def test_the_command_by_which_a_person_removes_it() -> None:
-    assert Dnf("microdnf").removal("app") == "microdnf remove app"
+    assert Dnf(program="microdnf").removal("app") == "microdnf remove app"

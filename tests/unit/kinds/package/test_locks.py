@@ -15,7 +15,6 @@ from agent.kinds.package.apk import Apk
 from agent.kinds.package.apt import Apt
 from agent.kinds.package.dnf import Dnf
 from agent.kinds.package.installer import Installer
-from agent.kinds.package.rpm import Rpm
 from agent.kinds.package.zypper import Zypper
 
 
@@ -54,11 +53,11 @@ def apt(database: Path, patience: float) -> Installer:
 
 
 def dnf(database: Path, patience: float) -> Installer:
-    return Dnf(rpm=Rpm(database=database, patience=patience))
+    return Dnf(database=database, patience=patience)
 
 
 def zypper(database: Path, patience: float) -> Installer:
-    return Zypper(rpm=Rpm(database=database, patience=patience))
+    return Zypper(database=database, patience=patience)
 
 
 def apk(database: Path, patience: float) -> Installer:

@@ -29,7 +29,7 @@ def versions(root: Root) -> dict[str, str]:
 def test_carried_files_go_in_together_whatever_their_order(root: Root) -> None:
     one = Rpm(root.run, root.database)
     assert one.status(APP) is Status.ABSENT
-    one.install_carried(APP, [root.file(APP, "1.0"), root.file(BASE, "1.0")])
+    one.install_carried(APP, [root.file(APP, "1.0"), root.file(BASE, "1.0")], root.packages)
     assert one.status(APP) is Status.INSTALLED
     assert versions(root) == {APP: "1.0", BASE: "1.0"}
 
@@ -37,16 +37,16 @@ def test_carried_files_go_in_together_whatever_their_order(root: Root) -> None:
 def test_what_is_installed_becomes_newer_and_never_older(root: Root) -> None:
     one = Rpm(root.run, root.database)
     older, newer = [root.file(APP, "1.0"), root.file(BASE, "1.0")], [root.file(APP, "2.0"), root.file(BASE, "1.5")]
-    one.install_carried(APP, [*newer, *older])
+    one.install_carried(APP, [*newer, *older], root.packages)
     assert versions(root) == {APP: "2.0", BASE: "1.5"}
-    one.install_carried(APP, older)
-    one.install_carried(APP, newer)
+    one.install_carried(APP, older, root.packages)
+    one.install_carried(APP, newer, root.packages)
     assert versions(root) == {APP: "2.0", BASE: "1.5"}
 
 
 def test_files_without_the_package_itself_are_refused(root: Root) -> None:
     with pytest.raises(Refused, match=f"and not {APP} itself"):
-        Rpm(root.run, root.database).install_carried(APP, [root.file(BASE, "1.0")])
+        Rpm(root.run, root.database).install_carried(APP, [root.file(BASE, "1.0")], root.packages)
     assert versions(root) == {}
 
 
@@ -60,7 +60,7 @@ def test_files_without_the_package_itself_are_refused(root: Root) -> None:
 def test_why_carried_files_are_not_taken(root: Root, name: str, why: str) -> None:
     words = f"The package {name} can't be installed from the files carried for it: {why}"
     with pytest.raises(Unavailable, match=words):
-        Rpm(root.run, root.database).install_carried(name, [root.file(name, "1.0")])
+        Rpm(root.run, root.database).install_carried(name, [root.file(name, "1.0")], root.packages)
     assert versions(root) == {}
 
 
@@ -82,7 +82,7 @@ def test_an_installation_that_is_killed_is_finished_by_the_next_try(root: Root) 
     (root.root / "wait").unlink()
     one = Rpm(root.run, root.database)
     one.wait_for_lock()
-    one.install_carried(WAITING, files)
+    one.install_carried(WAITING, files, root.packages)
     assert versions(root) == {WAITING: "1.0", BASE: "1.0"}
 
 
@@ -93,7 +93,7 @@ def test_the_kind_installs_carried_files_and_masks_units(root: Root, tmp_path: P
     resource = Resource("package", APP, spec, (), "{}")
     (tmp_path / "state/run").mkdir(parents=True)
     machine = Machine(tmp_path / "state", b"", lambda name: iter([(root.packages / name).read_bytes()]))
-    made = installer(run=root.run, rpm=Rpm(root.run, root.database))
+    made = installer(root.run, root.database)
     kind = Package(Installers((made,)), Policy(tmp_path / "policy-rc.d"), Units(tmp_path / "units"))
     wanted, held = Wanted(resource, ""), Held(False, "")
     kind.check(spec, machine, ())

@@ -8,7 +8,6 @@ from agent.errors import Unavailable
 from agent.host.commands import Finished
 from agent.kinds.package import zypper
 from agent.kinds.package.installer import Failure, Status, Trouble
-from agent.kinds.package.rpm import Rpm
 from agent.kinds.package.zypper import Zypper
 from tests.unit.kinds.package.answers import Answers
 from tests.unit.kinds.package.rpms import APP, BASE, BROKEN, FAILING, Root
@@ -40,7 +39,7 @@ UNKNOWN = "No provider of 'app' found.\n"
 
 
 def of(root: Root, patience: float = 60) -> Zypper:
-    return Zypper(root.run, Rpm(root.run, root.database, patience))
+    return Zypper(root.run, root.database, patience)
 
 
 def test_a_package_and_what_it_requires_are_installed(root: Root) -> None:
@@ -101,10 +100,10 @@ def test_what_zypper_says(code: int, text: str, failure: Failure) -> None:
 def test_an_exit_status_that_says_more_than_success_is_one(code: int) -> None:
     # 106: another repository was left out; 107: the script of some package failed.
     run = Answers({"zypper": [(code, "")], "rpm -q": [(0, "app\t0\t1.0\t1\n")]})
-    Zypper(run, Rpm(run)).install("app")
+    Zypper(run).install("app")
     missing = Answers({"zypper": [(code, "")], "rpm -q": [(0, "package app is not installed\n")]})
     with pytest.raises(Unavailable, match="zypper is done, but app is not installed"):
-        Zypper(missing, Rpm(missing)).install("app")
+        Zypper(missing).install("app")
 
 
 def test_repositories_are_refreshed_once_where_they_do_not_know_the_package() -> None:
@@ -115,5 +114,5 @@ def test_repositories_are_refreshed_once_where_they_do_not_know_the_package() ->
             "rpm -q": [(0, "app\t0\t1.0\t1\n")],
         }
     )
-    Zypper(run, Rpm(run)).install("app")
+    Zypper(run).install("app")
     assert [words.split()[-1] for words in run.asked] == ["install", "refresh", "install", "-q"]
