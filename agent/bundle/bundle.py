@@ -6,7 +6,7 @@ import hashlib
 import re
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,14 +112,6 @@ def read_toml(place: Path, raw: bytes) -> tuple[str, Mapping[str, object]]:
 def _open_folder(place: Path) -> Bundle:
     raw = folder.read_document(place)
     name, document = read_toml(place, raw)
-    blobs = {name: _digest(name, read_chunks(path)) for name, path in folder.blob_paths(place).items()}
+    blobs = {name: manifest.of_chunks(name, read_chunks(path)) for name, path in folder.blob_paths(place).items()}
     digest = hashlib.sha256(manifest.encode(raw, blobs)).hexdigest()
     return Bundle(name, digest, document, blobs, place)
-
-
-def _digest(name: str, chunks: Iterable[bytes]) -> Blob:
-    digest, size = hashlib.sha256(), 0
-    for chunk in chunks:
-        digest.update(chunk)
-        size += len(chunk)
-    return Blob(name, size, digest.hexdigest())

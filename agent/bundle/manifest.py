@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,17 @@ class Blob:
 
 def of_bytes(name: str, content: bytes) -> Blob:
     """The entry of a file with this content."""
-    return Blob(name, len(content), hashlib.sha256(content).hexdigest())
+    return of_chunks(name, [content])
+
+
+def of_chunks(name: str, chunks: Iterable[bytes], pass_on: Callable[[bytes], object] = lambda chunk: None) -> Blob:
+    """The entry of a file that comes in pieces, each of which is passed on."""
+    digest, size = hashlib.sha256(), 0
+    for chunk in chunks:
+        pass_on(chunk)
+        digest.update(chunk)
+        size += len(chunk)
+    return Blob(name, size, digest.hexdigest())
 
 
 def encode(document: bytes, blobs: Mapping[str, Blob]) -> bytes:

@@ -21,7 +21,7 @@ from agent.bundle.archive import MANIFEST, MEMBERS
 from agent.bundle.bundle import Bundle, open_bundle, read_toml
 from agent.bundle.files import CHUNK, DAMAGE, damaged, read_chunks
 from agent.bundle.images import archive_of
-from agent.bundle.manifest import BLOB_NAME, DOCUMENT, Blob
+from agent.bundle.manifest import BLOB_NAME, DOCUMENT
 from agent.errors import Refused
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -51,7 +51,7 @@ def pack(agent_file: Path, author: Path, output: Path, images: Mapping[str, Sour
             os.fdopen(os.memfd_create("archive"), "w+b") as zipped,
         ):
             _copy_header(agent_file, source, target)
-            blobs = {blob: _write_blob(target, blob, begin()) for blob, begin in sorted(sources.items())}
+            blobs = {blob: manifest.of_chunks(blob, begin(), target.write) for blob, begin in sorted(sources.items())}
             _write_archive(source, zipped, name, document, manifest.encode(document, blobs))
             zipped.seek(0)
             while chunk := zipped.read(CHUNK):
@@ -109,15 +109,6 @@ def _copy_header(agent_file: Path, source: zipfile.ZipFile, target: IO[bytes]) -
     if not (header.startswith(b"#!") and header.endswith(b"\n")):
         raise damaged(agent_file, "its first lines are not where they were")
     target.write(header)
-
-
-def _write_blob(target: IO[bytes], name: str, chunks: Iterable[bytes]) -> Blob:
-    digest, size = hashlib.sha256(), 0
-    for chunk in chunks:
-        target.write(chunk)
-        digest.update(chunk)
-        size += len(chunk)
-    return Blob(name, size, digest.hexdigest())
 
 
 def _write_archive(source: zipfile.ZipFile, zipped: IO[bytes], name: str, document: bytes, about: bytes) -> None:
