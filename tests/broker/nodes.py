@@ -37,6 +37,8 @@ from tests.built.lab import Agent, look_of
 ROOT = Path(__file__).parents[2]
 # How long to wait for what takes a second on an idle machine.
 SOON = 60.0
+# How long a tracer has to let go.
+_PATIENCE = 5.0
 # Short, so that a test sees several of each; long enough for two busy cores.
 BRISK: Mapping[str, float] = {"alive_interval": 1.0, "heartbeat": 2, "patience": 5.0}
 
@@ -97,7 +99,8 @@ class Founder(Plane):
             self.process = None
 
     def died(self) -> bool:
-        return self.process is not None and self.process.poll() is not None
+        """Whether it has ended; one that is traced may be nobody's to wait for yet."""
+        return self.process is not None and (self.process.poll() is not None or _state(self.process.pid) == "Z")
 
     def ask(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run `agent control …` to its end."""
@@ -312,12 +315,28 @@ def killed_at(founder: Founder, call: str, at: int) -> Iterator[None]:
         yield
     finally:
         tracer.terminate()
-        tracer.wait(SOON)
+        try:
+            tracer.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            # It may wait for ever for a thread of what it has killed, which until then nobody can wait for.
+            tracer.kill()
+            tracer.wait()
+        if founder.died():
+            founder.process.wait(SOON)
 
 
 def _tracer(task: Path) -> int:
-    (line,) = (line for line in (task / "status").read_text().splitlines() if line.startswith("TracerPid:"))
-    return int(line.split()[1])
+    return int(_status(task, "TracerPid"))
+
+
+def _state(pid: int) -> str:
+    """A letter, as in proc(5): Z for a process that has ended and was not waited for."""
+    return _status(Path(f"/proc/{pid}"), "State")[0]
+
+
+def _status(process: Path, key: str) -> str:
+    (line,) = (line for line in (process / "status").read_text().splitlines() if line.startswith(f"{key}:"))
+    return line.split()[1]
 
 
 def declaration(node: str, serial: int, *items: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
