@@ -21,7 +21,7 @@ CONTROL_QUEUE = "control"
 PARKED_QUEUE = "control.parked"
 ENROL, REPORT, ALIVE = "enrol", "report", "alive"
 DECLARATION_TYPE = "declaration"
-SERIAL_HEADER, VERSION_HEADER = "serial", "version"
+SERIAL_HEADER, VERSION_HEADER, ADDRESS_HEADER = "serial", "version", "address"
 COUNTER_HEADER, SIGNATURE_HEADER = "counter", "signature"
 
 _BROKER = re.compile(r"amqps://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")

@@ -7,7 +7,6 @@ rebuilt. Its state is a union of few, each change of it said once. Nothing that 
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 import time
@@ -16,49 +15,35 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
-from agent import __version__
 from agent.broker import (
     HEARTBEAT,
     PATIENCE,
     Delivery,
     Login,
     LoginRefused,
-    Message,
     QueueInUse,
     Session,
     connect,
     parse_address,
 )
 from agent.errors import AgentError, Unavailable
-from agent.host import files, machine
-from agent.node import condition, enrolment, speech
-from agent.node.identity import Membership, Role
+from agent.node import condition
+from agent.node.identity import Membership
+from agent.node.joining import Joining
 from agent.node.ledger import open_ledger
-from agent.node.life import Node, carried_ports, carried_resources
-from agent.node.profile import profile
+from agent.node.life import Node, carried_resources
+from agent.node.speech import Speech
 from agent.node.trust import Acceptance, Known, Refusal, judge
 from agent.node.worker import ITSELF, Job, Rhythm, Worker
 from agent.reconcile import Outcome
-from agent.resources import Context, Origin
-from agent.token import Token, parse_token
-from agent.wire import (
-    ALIVE,
-    DECLARATION_TYPE,
-    EXCHANGE,
-    REPORT,
-    SERIAL_HEADER,
-    VERSION_HEADER,
-    Alive,
-    Report,
-    node_queue,
-)
+from agent.resources import Context
+from agent.wire import DECLARATION_TYPE
 
 log = logging.getLogger(__name__)
 
 _PUMP = 1.0  # a signal is answered within this many seconds
 _LONGEST_DELAY = 30.0
 _QUIET = 2.0  # with --once: nothing more waits when nothing came for so long
-_LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +73,8 @@ class Link:
         self._tell = tell
         self._random = random
         self._ledger = open_ledger(node.state, time.time, write=True)  # the worker has its own
+        self._joining = Joining(node, self._ledger, tell)
+        self._speech = Speech(node, self._ledger)
         self._outcomes: queue.SimpleQueue[tuple[Job, Outcome]] = queue.SimpleQueue()
         self._worker: Worker | None = None
         self._session: Session | None = None
@@ -126,16 +113,15 @@ class Link:
                 session.call(self._report_outcomes)
 
     def _hold(self, stop: threading.Event) -> None:
-        membership = self._membership()
+        membership = self._joining.membership()
         try:
             session = self._log_in(membership)
         except LoginRefused:
-            token = self._token()
-            if token is None:
-                self._ask_for_token()
-                raise
             # The answer may have been fixed without ever having been made true, or by another broker's life.
-            membership = self._enrol(token)
+            again = self._joining.again()
+            if again is None:
+                raise
+            membership = again
             session = self._log_in(membership)
         try:
             self._session = session
@@ -144,7 +130,7 @@ class Link:
             self._up(membership)
             # A list that is still being applied is reported when it has been; before any, the ports are what counts.
             if self._idle() or self._ledger.accepted() is None:
-                self._report(session)
+                self._speech.report(session, self._own_failure)
             self._report_outcomes()
             self._last_activity = time.monotonic()
             while not stop.is_set() and not self._nothing_waits():
@@ -156,7 +142,8 @@ class Link:
             session.close()
 
     def _log_in(self, membership: Membership) -> Session:
-        login = Login(parse_address(membership.broker), membership.account, membership.password, self._pins(membership))
+        pins = self._joining.pins(membership)
+        login = Login(parse_address(membership.broker), membership.account, membership.password, pins)
         return connect(login, heartbeat=self._manner.heartbeat, patience=self._manner.patience)
 
     def _consume(self, session: Session, membership: Membership, stop: threading.Event, next_alive: float) -> float:
@@ -181,55 +168,6 @@ class Link:
                 if time.monotonic() >= next_alive:
                     next_alive = self._say_alive(session)
 
-    # Who we are to the mesh.
-
-    def _membership(self) -> Membership:
-        known, token = self._node.identity.membership(), self._token()
-        if token and (known is None or known.joined_by != enrolment.joined_by(token)):
-            return self._enrol(token)
-        if known is None:
-            if self._node.myself.role is Role.FOUNDER:
-                self._ask_for_token()
-                raise Unavailable("the control plane has not left a token for this node yet")
-            raise Unavailable("this node has no token to join with; run `agent up --token-file FILE`")
-        return known
-
-    def _token(self) -> Token | None:
-        kept = self._node.identity.token()
-        mesh = self._node.substrate.mesh
-        if kept or self._node.myself.role is not Role.FOUNDER or mesh is None:
-            return kept
-        text = files.read(mesh.token_file, uid=os.geteuid()) or b""
-        return parse_token(text.decode("ascii", "replace")) if text else None
-
-    def _ask_for_token(self) -> None:
-        """Have a founder's own control plane leave a token: by an empty file where it leaves them."""
-        mesh = self._node.substrate.mesh
-        if self._node.myself.role is Role.FOUNDER and mesh and not mesh.token_file.exists():
-            files.write(mesh.token_file, b"", mode=0o600, uid=os.geteuid(), gid=os.getegid())
-
-    def _enrol(self, token: Token) -> Membership:
-        identity = self._node.identity
-        before = identity.membership()
-        membership = enrolment.enrol(
-            token,
-            identity.signing_key(),
-            profile(machine.look()),
-            int(time.time()),
-            keep_address=self._node.myself.role is Role.FOUNDER,
-        )
-        if before:  # the ledger first: a crash in between must not leave the old signers counting
-            self._ledger.begin_anew(keep_serial=token.signer in self._signers(before))
-        identity.join(membership)
-        self._tell(f"enrolled as {self._node.myself.name}")
-        return membership
-
-    def _signers(self, membership: Membership) -> tuple[bytes, ...]:
-        return self._ledger.trust().signers or membership.signers
-
-    def _pins(self, membership: Membership) -> frozenset[str]:
-        return frozenset(self._ledger.trust().fingerprints or membership.fingerprints)
-
     # What comes.
 
     def _receive(self, delivery: Delivery) -> None:
@@ -245,7 +183,7 @@ class Link:
             verdict = judge(message.body, self._known(membership), datetime.now(timezone.utc))
         if isinstance(verdict, Refusal):
             self._tell(f"refused a declaration: {verdict.why}")
-            self._state(session, Report(self._node.myself.name, refused=verdict.why[:_LONGEST_REASON]), verdict.serial)
+            self._speech.refuse(session, verdict)
             session.ack(delivery.tag)
             return
         self._accept(verdict, membership)
@@ -257,7 +195,7 @@ class Link:
         accepted = self._ledger.accepted()
         return Known(
             node=self._node.myself.name,
-            signers=self._signers(membership),
+            signers=self._joining.signers(membership),
             serial=accepted.serial if accepted else 0,
             accepted=accepted.data if accepted else b"",
             assigned=self._ledger.assigned_or_recovered(),
@@ -291,20 +229,7 @@ class Link:
 
     def _say_alive(self, session: Session) -> float:
         interval = self._manner.alive_interval
-        session.publish(
-            speech.signed(
-                Message(
-                    Alive(self._node.myself.name).encode(),
-                    routing_key=ALIVE,
-                    user_id=node_queue(self._node.myself.name),
-                    headers={VERSION_HEADER: __version__},
-                    timestamp=int(time.time()),
-                    expiration=interval,
-                ),
-                self._node.identity,
-            ),
-            exchange=EXCHANGE,
-        )
+        self._speech.say_alive(session, interval)
         self._node.identity.drop_token()  # the node's own account has spoken
         return time.monotonic() + interval
 
@@ -322,40 +247,7 @@ class Link:
         # A report states the accepted serial, so it waits until that list is applied.
         superseded = finished and finished.accepted and accepted and finished.serial < accepted.serial
         if finished and self._session and not superseded:
-            self._report(self._session)
-
-    def _report(self, session: Session) -> None:
-        accepted = self._ledger.accepted()
-        failed = {
-            **self._ledger.failures(Origin.CARRIED),
-            **self._ledger.failures(Origin.ASSIGNED),
-            **self._own_failure,
-        }
-        report = Report(
-            node=self._node.myself.name,
-            applied=tuple(entry.resource.id for entry in self._ledger.entries(Origin.ASSIGNED)),
-            failed={id: why[:_LONGEST_REASON] for id, why in failed.items()},
-            carried=tuple(carried_ports(self._node.substrate, self._ledger)),
-        )
-        self._state(session, report, accepted.serial if accepted else 0)
-
-    def _state(self, session: Session, report: Report, serial: int | None) -> None:
-        headers: dict[str, str | int] = {VERSION_HEADER: __version__}
-        if serial is not None:
-            headers[SERIAL_HEADER] = serial
-        session.publish(
-            speech.signed(
-                Message(
-                    report.encode(),
-                    routing_key=REPORT,
-                    user_id=node_queue(self._node.myself.name),
-                    headers=headers,
-                    timestamp=int(time.time()),
-                ),
-                self._node.identity,
-            ),
-            exchange=EXCHANGE,
-        )
+            self._speech.report(self._session, self._own_failure)
 
     # How it stands.
 
