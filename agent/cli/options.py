@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -87,15 +89,19 @@ def setting(text: str) -> tuple[str, str]:
 
 def seconds(text: str) -> float:
     """A length of time in seconds, from one to a day."""
-    value = float(text)
-    if not 1 <= value <= 86400:
-        raise argparse.ArgumentTypeError("must be from 1 to 86400 seconds")
-    return value
+    with suppress(ValueError):
+        if 1 <= float(text) <= 86400:
+            return float(text)
+    raise argparse.ArgumentTypeError("must be from 1 to 86400 seconds")
 
 
-def count(text: str) -> int:
-    """A number from 1 to 1000."""
-    value = int(text)
-    if not 1 <= value <= 1000:
-        raise argparse.ArgumentTypeError("must be from 1 to 1000")
-    return value
+def number(least: int, most: int) -> Callable[[str], int]:
+    """What reads a whole number from `least` to `most`."""
+
+    def read(text: str) -> int:
+        with suppress(ValueError):
+            if least <= int(text) <= most:
+                return int(text)
+        raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}")
+
+    return read

@@ -129,16 +129,20 @@ class Admission:
 
     def _answer(self, admitted: _Admitted) -> None:
         token, account = admitted.token, wire.node_queue(admitted.token.node)
-        if not self._store.tokens.is_kept(token.id):
+        # The store is held, so that the account isn't made while the token or its node is being removed.
+        with self._store.transaction():
+            is_kept = self._store.tokens.is_kept(token.id)
+            if is_kept and admitted.spending.replaces:
+                # At once, which closing connections isn't; what waits was signed for a machine that is gone.
+                self._accounts.delete_account(account)
+                self._accounts.purge_queue(account)
+            if is_kept:
+                self._accounts.make_node(token.node, admitted.spending.password)
+        if not is_kept:
             # It was dropped after it had been spent: by another token, or by a person.
             self._reply(admitted.delivery.message, wire.EnrolReply(accepted=False, refusal=REFUSAL))
             self._session.ack(admitted.delivery.tag)
             return
-        if admitted.spending.replaces:
-            # At once, which closing connections isn't; what waits was signed for a machine that is gone.
-            self._accounts.delete_account(account)
-            self._accounts.purge_queue(account)
-        self._accounts.make_node(token.node, admitted.spending.password)
         # Whoever is still logged in under this name is not who has just joined.
         self._accounts.close_connections_of(account)
         self._reply(

@@ -162,6 +162,13 @@ class Arranging:
             self._store.modules.add(version)
         return version
 
+    def missing_secrets(self, module: Module) -> tuple[str, ...]:
+        """The secrets that a module uses and neither it nor the mesh has, each with the nearest name: a node's own list
+        may have it, or the mesh by the time it is assigned.
+        """
+        known = self._store.secrets.names()
+        return tuple(f"{quoted(name)}{nearest(name, known)}" for name in sorted(check_module(module) - {*known}))
+
     def modules(self) -> tuple[ModuleRow, ...]:
         """Every module, by name."""
         return tuple(self._module_row(self._newest(name)) for name in self._store.modules.names())
@@ -221,9 +228,9 @@ class Arranging:
     def _change(
         self, name: str, alter: Callable[[Arrangement], Arrangement], *, anyway: bool = False
     ) -> Declared | Waits:
-        keys = self._keys()
         with self._store.transaction():
-            declared = change(self._store, keys, name, alter, self._clock(), anyway=anyway)
+            # The keys too: else one that is retired in between would count again for this node.
+            declared = change(self._store, self._keys(), name, alter, self._clock(), anyway=anyway)
         poke.poke(self._state)
         return declared
 
@@ -237,7 +244,7 @@ class Arranging:
             return None
         if outcome(node, wanted.serial, wanted.declared) == Applied({}):
             return None
-        return Declared(name, wanted.serial, node.last_seen is not None)
+        return Declared(name, wanted.serial, node.has_spoken)
 
     def _earlier(self, name: str, to: int | None) -> Arrangement:
         history = self._store.declarations.history(name)

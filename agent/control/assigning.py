@@ -102,8 +102,8 @@ def may_be_open(released: Released, node: Node, declared: Collection[str]) -> bo
 
     `declared` are the ids that its newest declaration holds.
     """
-    if node.reported is None or node.reported < released.serial:
+    if node.holds is None or node.holds < released.serial:
         return True
     left = (id for id in released.holders if id in node.holdings)
-    is_of_newest = node.reported >= node.wanted
+    is_of_newest = node.holds >= node.wanted
     return any(not is_of_newest or id not in declared or id in node.failures for id in left)

@@ -5,7 +5,8 @@
 - The file holds what the mesh is ruled by: it is written 0600, and belongs where nobody else reads it.
 - Restoring is for a machine on which no control plane has ever run. Everything is checked before anything is written,
   and the store, by which a control plane is known to be here, is written last.
-- The founder's own node begins anew there: it is another machine. What nodes have yet to report is sent again.
+- The founder's own node begins anew there: it is another machine. What the others were told after the backup is
+  unknown, so they are declared to when they have said what they hold.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path, PurePosixPath
 
 from agent.control.store import Store, open_store
 from agent.envelope import SEED_BYTES
-from agent.errors import AgentError, Refused
+from agent.errors import AgentError, Refused, Unavailable
 from agent.fields import Fields, canonical, parse_json
 from agent.host import directories, files
 
@@ -35,8 +36,10 @@ _LARGEST = 4 * 1024**3
 def write_backup(state: Path, store: Store, path: Path, *, node: str, fingerprint: str, now: float) -> None:
     """Write everything to `path`; `node` is the founder's own, `fingerprint` the broker's certificate's.
 
-    Refused when the certificate or a key isn't there. The service may run meanwhile.
+    Refused when the certificate or a key isn't there; Unavailable when a key was made or retired meanwhile. The service
+    may run.
     """
+    signers = store.signers.all()
     parts = {_ABOUT: canonical({"version": _VERSION, "node": node, "made_at": int(now)}).encode("utf-8")}
     parts |= _certificate(state, fingerprint)
     copy = state / "control" / "store.copy"
@@ -46,7 +49,9 @@ def write_backup(state: Path, store: Store, path: Path, *, node: str, fingerprin
         parts[_STORE] = files.read(copy) or b""
     finally:
         files.remove(copy)
-    for signer in store.signers.all():
+    if store.signers.all() != signers:
+        raise Unavailable("The signing keys have changed while the backup was written; write it again.")
+    for signer in signers:
         if not signer.retired:
             name = f"keys/{signer.number}.seed"
             seed = files.read(state / "control" / name)
@@ -87,7 +92,7 @@ def restore_backup(state: Path, path: Path) -> str:
         # An older program's is brought up to date here: nothing else has ever opened it.
         with closing(open_store(state, migrate=True)) as store, store.transaction():
             store.nodes.begin_anew(node)
-            store.declarations.send_unreported()
+            store.nodes.doubt_serials()
             store.settings.set_served(False)
     except AgentError:
         files.remove(target)

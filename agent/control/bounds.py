@@ -8,6 +8,7 @@ separators go; a line break becomes a blank, so that a reason stays one line of 
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 
@@ -22,6 +23,8 @@ MOST_IDS = 20_000
 MOST_FAILURES = 1_000
 MOST_PORTS = 65_535
 
+# An IP address or a host's name: it is filled into what other nodes are declared, so it may be nothing else.
+_ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:-]{0,252}")
 _BLANKS = "\t\n\v\f\r\x85\u2028\u2029"
 _DROPPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
@@ -56,6 +59,11 @@ def clean_failures(failures: Mapping[str, str]) -> dict[str, str]:
 def clean_ports(ports: Iterable[int]) -> tuple[int, ...]:
     """Sorted distinct port numbers; each was checked to be one when it was decoded."""
     return tuple(sorted(set(ports)))
+
+
+def address(told: object) -> str | None:
+    """Where others reach a node, as it says; None for what can't be that."""
+    return told if isinstance(told, str) and _ADDRESS.fullmatch(told) else None
 
 
 def clean_profile(profile: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
+from agent.control import bounds
 from agent.control.assigning import Arrangement, Assignment
 from agent.control.composing import Composed, Elsewhere, Target, compose, named_secrets, used_references
 from agent.control.declaring import Declared, Waits, find_node, items_of, sign, sign_for_its_key
@@ -22,7 +24,6 @@ from agent.control.sealing import sealed_for
 from agent.control.signing import Keyring
 from agent.control.store import Store
 from agent.errors import Refused
-from agent.fields import JsonValue
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def change(
         node, composed = pending[name]
         if composed.waits or node.wanted == 0:
             return Waits(name)
-        first = Declared(name, node.wanted, node.last_seen is not None)
+        first = Declared(name, node.wanted, node.has_spoken)
     return replace(first, also=tuple(declared.values()))
 
 
@@ -74,7 +75,8 @@ def settle(store: Store, keys: Keyring, name: str, now: float) -> None:
         change(store, keys, name, lambda before: before, now)
     except Refused as error:
         _log.warning("What is arranged for %s can't be declared yet: %s", name, error)
-        sign_for_its_key(store, keys, find_node(store, name), now)
+        with suppress(Refused):  # for a key that is none nothing can be sealed either
+            sign_for_its_key(store, keys, find_node(store, name), now)
 
 
 def _declare(
@@ -88,7 +90,7 @@ def _declare(
         is_asked = node.name == anyway and (composed.arrangement.own is not None or not composed.waits)
         if is_asked or composed.checked.items != (items_of(wanted) if wanted else ()):
             serial = sign(store, keys, node, composed.checked.items, composed.checked.ids, now=now)
-            declared[node.name] = Declared(node.name, serial, node.last_seen is not None)
+            declared[node.name] = Declared(node.name, serial, node.has_spoken)
     return declared
 
 
@@ -150,7 +152,7 @@ def compose_for(
     used = used_references(after, modules)
     if used:
         elsewhere = Elsewhere(
-            addresses={one.name: _address(one.profile) for one in store.nodes.all()},
+            addresses={one.name: bounds.address(one.profile.get("address")) for one in store.nodes.all()},
             arrangements={**store.arrangements.all(), **pending},
             used=used,
         )
@@ -170,8 +172,3 @@ def _module(store: Store, assignment: Assignment) -> Module:
             "which has been removed."
         )
     return version.module
-
-
-def _address(profile: Mapping[str, JsonValue]) -> str | None:
-    address = profile.get("address")
-    return address if isinstance(address, str) and address else None

@@ -118,8 +118,8 @@ def compose(before: Arrangement, after: Arrangement, target: Target, elsewhere: 
     return Composed(replace(final, released=released), checked, uses, secrets, waits=bool(waiting))
 
 
-def check_module(module: Module) -> None:
-    """Refuse a module that, with its defaults, no node could be given."""
+def check_module(module: Module) -> frozenset[str]:
+    """Refuse a module that, with its defaults, no node could be given. The secrets that it uses and doesn't declare."""
     # Any value will do for what is known only of a node, and any secret may be the mesh's by then.
     names = foreign(references(module.document.items))
     values = {name: "127.0.0.1" if name.startswith("address.") else "65535" for name in names}
@@ -130,9 +130,11 @@ def check_module(module: Module) -> None:
     parts = [Part("", tuple(fill_module(module, filling, ports)))]
     named = set(filter(None, map(secret_of, references(module.document.items))))
     secrets = Secrets(named, {name: bytes(SEAL_BYTES + 1) for name in named})
-    parts.insert(0, secrets_part(used_secrets(parts, secrets), secrets))
+    used = used_secrets(parts, secrets)
+    parts.insert(0, secrets_part(used, secrets))
     for resource in check(parts):
         _check_use(module, {number: name for name, number in ports.items()}, resource)
+    return frozenset(used)
 
 
 def _references(arrangement: Arrangement, modules: Mapping[tuple[str, int], Module]) -> frozenset[str]:

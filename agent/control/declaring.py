@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 
 from agent.control.registry import Node, next_serial, recovery_copy
 from agent.control.sealing import resealed
@@ -27,8 +26,6 @@ from agent.resources import (
 )
 from agent.resources.declaration import LARGEST_SERIAL
 
-# Where a node keeps its state unless it was told otherwise; its own answer is what counts.
-_USUAL_STATE = Path("/var/lib/mesh-agent")
 # Asking SQLite whether anything changed costs some microseconds: often at first, since most answers come at once.
 _EAGER_SECONDS, _EAGER_POLL, _POLL = 2.0, 0.001, 0.02
 
@@ -38,7 +35,7 @@ LARGEST_DECLARATION = 11 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A declaration that is stored and on its way; `has_spoken`: whether the node has ever said anything.
+    """A declaration that is stored and on its way; `has_spoken`: whether the node has said anything yet.
 
     `also` are those of other nodes, which refer to what changed there.
     """
@@ -86,9 +83,23 @@ def sign_anew(store: Store, keys: Keyring, node: Node, now: float) -> None:
     wanted = store.declarations.wanted(node.name)
     if wanted is None:
         return
-    items = resealed(store, node, items_of(wanted))
+    declaration = read_declaration(open_declaration(wanted.data))
+    items = resealed(store, node, _items(declaration))
     ids = [f"{item['kind']}:{item['name']}" for item in items]
-    sign(store, keys, node, items, ids, now=now)
+    sign(store, keys, node, items, ids, retire=declaration.retire, now=now)
+
+
+def tell(store: Store, keys: Keyring, node: Node, now: float) -> None:
+    """Have a node know which keys and pins count: its wanted content once more, else an empty list; inside a
+    transaction.
+
+    A node that holds something of which this store knows nothing (of a life before) refuses the empty one, because that
+    doesn't say that it means to remove it.
+    """
+    if node.wanted:
+        sign_anew(store, keys, node, now)
+    else:
+        sign(store, keys, node, (), (), retire=False, now=now)
 
 
 def sign_for_its_key(store: Store, keys: Keyring, node: Node, now: float) -> None:
@@ -101,8 +112,7 @@ def sign_for_its_key(store: Store, keys: Keyring, node: Node, now: float) -> Non
 
 def items_of(wanted: Wanted) -> tuple[dict[str, JsonValue], ...]:
     """The resources that a stored declaration holds, as they were signed."""
-    declaration = read_declaration(open_declaration(wanted.data))
-    return tuple(Fields(item).values() for item in declaration.items)
+    return _items(read_declaration(open_declaration(wanted.data)))
 
 
 def sign(
@@ -112,9 +122,12 @@ def sign(
     items: Sequence[Mapping[str, JsonValue]],
     ids: Collection[str],
     *,
+    retire: bool = True,
     now: float,
 ) -> int:
-    """Sign and store a node's next declaration, inside a transaction; its serial. An empty list retires."""
+    """Sign and store a node's next declaration, inside a transaction; its serial. With `retire` an empty list says that
+    it means to remove everything.
+    """
     serial = next_serial(node)
     if serial > LARGEST_SERIAL:
         raise Refused(f"{node.name} has reported serial {node.reported}, after which there is no other.")
@@ -123,7 +136,7 @@ def sign(
         serial=serial,
         issued_at=datetime.fromtimestamp(now, timezone.utc),
         items=tuple(items),
-        retire=not items,
+        retire=retire and not items,
         trust=keys.trust,
         recovery=recovery_copy(node.holdings, store.declarations.ids(node.name), node.holdings_serial),
     )
@@ -156,7 +169,7 @@ def outcome(node: Node, serial: int, declared: float) -> Applied | RefusedBy | N
     """What a node has said of a declaration of this serial, stored at `declared`; None while it has said
     nothing.
     """
-    if node.reported is not None and node.reported >= serial:
+    if node.holds is not None and node.holds >= serial:
         return Applied(node.failures)
     refusal = node.refusal
     if refusal and (refusal.serial == serial or (refusal.serial is None and refusal.at >= declared)):
@@ -191,3 +204,7 @@ def wait_for_report(
         if timeout is not None and waited >= timeout:
             return StillWaiting()
         pause(_EAGER_POLL if waited < _EAGER_SECONDS else _POLL)
+
+
+def _items(declaration: Declaration) -> tuple[dict[str, JsonValue], ...]:
+    return tuple(Fields(item).values() for item in declaration.items)

@@ -201,14 +201,15 @@ class Intake:
         now = self._clock()
         node = self._store.nodes.get(said.node)
         assert node is not None
-        carried = node.carried
+        before = node
         node, answer = after_report(replace(node, counter=standing.counter), said, now)
         self._store.nodes.save(node)
-        if said.serial is not None and not said.report.refused:
+        if said.serial is not None and not said.report.refused and said.serial in (0, node.holds):
             self._store.nodes.confirm(node.name, said.serial)
         if answer is not Answer.NOTHING:
             self._send(node.name, answer, now)
-        if node.carried != carried or self._store.arrangements.waits(node.name):
+        moved = (node.carried, node.profile) != (before.carried, before.profile)
+        if moved or self._store.arrangements.waits(node.name):
             settle(self._store, self._own.keys(), node.name, now)
 
     def _send(self, name: str, answer: Answer, now: float) -> None:
@@ -218,8 +219,11 @@ class Intake:
         known = self._store.declarations.signer(name) == keys.key_for(node).public
         if answer is Answer.AGAIN and known:
             self._store.declarations.send_again(name)
-        else:
+            return
+        try:
             sign_anew(self._store, keys, node, now)
+        except Refused as error:  # what one node can't be told keeps nobody else waiting
+            _log.warning("What %s is to hold can't be declared to it again: %s", name, error)
 
     def _note_repeat(self, node: str, delivery: Delivery, speaker: Speaker) -> None:
         # One that the broker hands over again was ours to forget; any other needs a person.

@@ -98,7 +98,6 @@ class MeshSecrets:
             self._store.secrets.remove(name)
 
     def _keep(self, name: str, value: str) -> Kept:
-        keys = self._keys()
         now = self._clock()
         with self._store.transaction():
             before = self._store.secrets.get(name)
@@ -106,7 +105,7 @@ class MeshSecrets:
                 return Kept(before.version, is_new=False)
             version = before.version + 1 if before else 1
             self._store.secrets.put(MeshSecret(name, value, version, now))
-            declared = change_secret(self._store, keys, name, now)
+            declared = change_secret(self._store, self._keys(), name, now)
         poke.poke(self._state)
         return Kept(version, is_new=True, declared=declared)
 

@@ -32,6 +32,7 @@ from agent.token import Token
 
 if TYPE_CHECKING:
     from agent.control.accounts import Accounts
+    from agent.control.renewal import Unaware
 
 
 class Control:
@@ -137,10 +138,12 @@ class Control:
 
     def retire_key(self, number: int, *, force: bool = False) -> None:
         """Have a signing key count no more: see `rotation.retire`. With `force`, tokens that name it end as well."""
-        needing = [token for row in self.keys() if row.number == number for token in row.tokens]
+        # The tokens first: who came in with one of them would trust a key that counts no more, and nobody else.
+        for row in self.keys():
+            if force and row.number == number and not (row.retired or row.is_newest):
+                for node in row.tokens:
+                    revoke_tokens(self._store, self._accounts_for(self._settings), node)
         rotation.retire(self._state, self._store, number, self._clock(), force=force)
-        for node in needing:
-            revoke_tokens(self._store, self._accounts_for(self._settings), node)
         poke.poke(self._state)
 
     def begin_renewal(self) -> str:
@@ -151,13 +154,13 @@ class Control:
         poke.poke(self._state)
         return pin
 
-    def unaware_of(self, pin: str) -> tuple[str, ...]:
-        """The nodes that have yet to report that they know a pin: see `renewal.unaware`."""
+    def unaware_of(self, pin: str) -> Unaware:
+        """Who doesn't know the next pin yet: see `renewal.unaware`."""
         from agent.control import renewal
 
-        nodes = renewal.unaware(self._state, self._store, pin, self._clock())
+        unaware = renewal.unaware(self._state, self._store, pin, self._clock())
         poke.poke(self._state)
-        return nodes
+        return unaware
 
     def swap_certificates(self) -> None:
         """Put the next certificate in the current one's place: see `renewal.swap`."""

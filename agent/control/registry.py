@@ -5,9 +5,12 @@
   its own timestamp at most, never back.
 - A report that isn't a refusal replaces what the node holds; with serial 0 it says nothing of that, and an
   empty one without a serial (a peer that leaves headers out) never replaces a copy that isn't empty.
+- A report may say at which address others reach the node now, as its profile did when it joined.
 - A refusal moves neither holdings nor ports, and never counts as reported.
 - A reported serial lower than the wanted one is answered with the wanted declaration, once per change of the
   reported one; a higher one with the same content signed anew as the next serial.
+- After a restore a node may hold, under any serial, what this store never said. So it is sent nothing before its first
+  report, which proves nothing, and is answered with what is wanted, signed anew above all that it reported.
 - The recovery copy holds what the node said it holds, as far as it was ever declared to it, and what was
   declared since.
 """
@@ -46,7 +49,8 @@ class Node:
     assigned ids it owns, as of the declaration `holdings_serial`; `carried` the ports of its carried
     resources.
     `confirmed` is the newest of our keys that it is known to trust, `counter` the last one of its signed statements,
-    `clock_offset` by how many seconds its clock was ahead of ours at its last alive.
+    `clock_offset` by how many seconds its clock was ahead of ours at its last alive. Serials up to `floor` may be of
+    what was said after the backup that this store was restored from; None until its first report since.
     """
 
     name: str
@@ -67,6 +71,18 @@ class Node:
     carried: tuple[int, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
     refusal: Refusal | None = None
+    floor: int | None = 0
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether it ever said anything, and since a restore what it holds."""
+        return self.last_seen is not None and self.floor is not None
+
+    @property
+    def holds(self) -> int | None:
+        """The newest of this store's declarations that it has reported; None when it hasn't reported any."""
+        is_known = self.reported is not None and self.floor is not None and self.reported > self.floor
+        return self.reported if is_known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +103,8 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A report as it was understood. `serial` is None where the header was left out; `at` is the sender's
-    clock.
+    """A report as it was understood. `serial` and `address` are None where the header was left out; `at` is by the
+    sender's clock.
     """
 
     node: str
@@ -96,6 +112,7 @@ class Spoken:
     serial: int | None
     version: str
     at: float | None
+    address: str | None = None
 
 
 def read_alive(message: Message) -> There:
@@ -122,6 +139,7 @@ def read_report(message: Message) -> Spoken:
         serial=_serial(message.headers),
         version=bounds.clean(version, bounds.LONGEST_VERSION) if isinstance(version, str) else "",
         at=message.timestamp,
+        address=bounds.address(message.headers.get(wire.ADDRESS_HEADER)),
     )
 
 
@@ -135,6 +153,7 @@ def after_report(node: Node, spoken: Spoken, now: float) -> tuple[Node, Answer]:
     speaks_of_ports = spoken.serial is not None or bool(report.carried)
     changed = replace(
         heard,
+        profile={**node.profile, "address": spoken.address} if spoken.address else node.profile,
         holdings=report.applied if speaks_of_holdings else node.holdings,
         holdings_serial=(spoken.serial or node.holdings_serial),
         carried=report.carried if speaks_of_ports else node.carried,
@@ -142,6 +161,9 @@ def after_report(node: Node, spoken: Spoken, now: float) -> tuple[Node, Answer]:
         reported=node.reported if spoken.serial is None else spoken.serial,
         reported_at=now,
     )
+    if node.floor is None:
+        changed = replace(changed, floor=max(node.wanted, spoken.serial or 0))
+        return changed, Answer.ANEW if node.wanted else Answer.NOTHING
     return changed, _answer(node, spoken.serial)
 
 

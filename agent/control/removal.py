@@ -28,16 +28,17 @@ def remove_node(store: Store, accounts: Accounts, name: str, *, founder: str) ->
     Refused for a node that isn't there, for the founder's own, and while others refer to it; Unavailable when the
     broker's management can't be reached. What an interruption leaves is removed by another call.
     """
-    find_node(store, name)
-    if name == founder:
-        raise Refused(f"{name} is the founder's own node, and the mesh is on it; `agent reset` there ends both.")
-    users = store.arrangements.users_of(name)
-    if users:
-        raise Refused(f"What is arranged for {', '.join(users)} refers to {name}; change that first.")
-    # First what lets a machine in, so that nobody makes again what is about to go; the record last, by which a call
-    # that was interrupted is found unfinished.
-    store.tokens.forget_all(name)
-    accounts.delete_account(join_account(name))
-    accounts.delete_account(node_queue(name))
-    accounts.delete_queue(node_queue(name))
-    store.nodes.remove(name)
+    # The store is held while the broker is asked, so that nobody refers to what is about to go, or makes it again. The
+    # record stands until all is gone; by it a call that was interrupted is found unfinished.
+    with store.transaction():
+        find_node(store, name)
+        if name == founder:
+            raise Refused(f"{name} is the founder's own node, and the mesh is on it; `agent reset` there ends both.")
+        users = store.arrangements.users_of(name)
+        if users:
+            raise Refused(f"What is arranged for {', '.join(users)} refers to {name}; change that first.")
+        store.tokens.forget_all(name)
+        store.nodes.remove(name)
+        accounts.delete_account(join_account(name))
+        accounts.delete_account(node_queue(name))
+        accounts.delete_queue(node_queue(name))

@@ -1,7 +1,8 @@
 """Another certificate of the broker's in the place of one, so that nobody is locked out, or is named beforehand.
 
 - The next pair is made beside the current one. Its pin goes out in every declaration and token, long before it is used.
-- The swap is refused while a node hasn't reported a declaration that told it, unless it is forced.
+- The swap is refused while a node hasn't reported a declaration that told it, or a token of before can be used, unless
+  it is forced.
 - What raised the broker sees other files, restarts it and writes its new pin into control.toml; the control plane that
   starts with that drops the old one.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.control.config import Settings
-from agent.control.declaring import sign, sign_anew
+from agent.control.declaring import tell
 from agent.control.registry import Node
 from agent.control.signing import Keyring, read_keyring
 from agent.control.store import Store
@@ -37,6 +38,19 @@ class Pair:
     pin: str
 
 
+@dataclass(frozen=True, slots=True)
+class Unaware:
+    """Who would be locked out: `nodes` that have yet to report that they know the next pin, and the nodes of `tokens`
+    that were made before it and can still be used.
+    """
+
+    nodes: tuple[str, ...]
+    tokens: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.tokens)
+
+
 def current_pair(state: Path, settings: Settings) -> Pair:
     """The pair that the broker shows. Refused when it isn't below the state folder."""
     pin = settings.fingerprints[0]
@@ -54,21 +68,26 @@ def begin(state: Path, store: Store, settings: Settings, now: float) -> str:
     current = current_pair(state, settings)
     following = _next_pair(state, current)
     with store.transaction():
-        store.settings.set_pins((current.pin, following.pin))
+        store.settings.set_pins((current.pin, following.pin), now)
         keys = read_keyring(state, store)
         for node in store.nodes.all():
             _tell(store, keys, node, following.pin, now)
     return following.pin
 
 
-def unaware(state: Path, store: Store, pin: str, now: float) -> tuple[str, ...]:
-    """The nodes that have yet to report that they know a pin; whoever wasn't told is told now."""
+def unaware(state: Path, store: Store, pin: str, now: float) -> Unaware:
+    """Who doesn't know the next pin yet; a node that wasn't told is told now."""
     with store.transaction():
         keys = read_keyring(state, store)
-        nodes = [node for node in store.nodes.all() if not _knows(store, node.name, node.reported, pin)]
+        nodes = [node for node in store.nodes.all() if not _knows(store, node.name, node.holds, pin)]
         for node in nodes:
             _tell(store, keys, node, pin, now)
-    return tuple(node.name for node in nodes)
+        tokens = sorted(
+            token.node
+            for token in store.tokens.live()
+            if token.spending is None and token.made < store.settings.pinned and now < token.expires
+        )
+    return Unaware(tuple(node.name for node in nodes), tuple(tokens))
 
 
 def swap(state: Path, store: Store, settings: Settings) -> None:
@@ -91,10 +110,10 @@ def finish(state: Path, store: Store, settings: Settings, now: float) -> None:
     if len(pins) < 2 or settings.fingerprints[0] != pins[-1]:
         return
     with store.transaction():
-        store.settings.set_pins(pins[-1:])
+        store.settings.set_pins(pins[-1:], now)
         keys = read_keyring(state, store)
         for node in store.nodes.all():
-            _sign(store, keys, node, now)
+            tell(store, keys, node, now)
 
 
 def _next_pair(state: Path, current: Pair, *, make: bool = True) -> Pair:
@@ -138,14 +157,7 @@ def _pin(certificate: Path) -> str | None:
 
 def _tell(store: Store, keys: Keyring, node: Node, pin: str, now: float) -> None:
     if not _knows(store, node.name, node.wanted, pin):
-        _sign(store, keys, node, now)
-
-
-def _sign(store: Store, keys: Keyring, node: Node, now: float) -> None:
-    if node.wanted:
-        sign_anew(store, keys, node, now)
-    else:
-        sign(store, keys, node, (), (), now=now)
+        tell(store, keys, node, now)
 
 
 def _knows(store: Store, node: str, serial: int | None, pin: str) -> bool:

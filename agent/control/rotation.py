@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.control.declaring import sign, sign_anew
+from agent.control.declaring import tell
 from agent.control.signing import destroy_key, make_key, read_keyring
 from agent.control.store import Signer, Store
 from agent.errors import Refused
@@ -70,11 +70,7 @@ def retire(state: Path, store: Store, number: int, now: float, *, force: bool) -
 def _tell(state: Path, store: Store, now: float) -> None:
     keys = read_keyring(state, store)
     for node in store.nodes.all():
-        if node.wanted:
-            sign_anew(store, keys, node, now)
-        else:
-            # A list that holds nothing, to one that holds nothing: what it says of the keys is what counts.
-            sign(store, keys, node, (), (), now=now)
+        tell(store, keys, node, now)
 
 
 def _row(store: Store, signer: Signer, *, is_newest: bool) -> KeyRow:

@@ -49,10 +49,16 @@ class Keyring:
 
 
 def ensure_key(state: Path, store: Store, random: Callable[[int], bytes], now: float) -> None:
-    """Make a signing key when there has never been one. Fatal when the file of one that counts is lost or isn't its."""
+    """Make a signing key when there has never been one, and take away what is left of retired ones. Fatal when the file
+    of one that counts is lost or isn't its.
+    """
     _keys_folder(state)
-    if store.signers.all():
+    known = store.signers.all()
+    if known:
         serving_keyring(state, store)
+        for signer in known:
+            if signer.retired:
+                destroy_key(state, signer.number)
     else:
         _make(state, store, 1, random, now)
 

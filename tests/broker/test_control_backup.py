@@ -62,7 +62,9 @@ def test_nodes_go_on_under_the_restored_control_plane(rabbit, places):
             again.state("report", 1, 3, applied=["file:/etc/x"], carried=[80])
             plane.wait_for("a", lambda detail: detail.row.applied == 3)
         with plane.join("b", b.key) as again:
-            assert again.declaration().serial == 1
+            assert again.has_nothing()  # what it holds by now, only it can say
+            again.report(0)
+            assert again.declaration().serial == 2
 
 
 def test_machines_join_the_restored_one_and_change_nothing(rabbit, ground):
@@ -70,9 +72,11 @@ def test_machines_join_the_restored_one_and_change_nothing(rabbit, ground):
         founder = mesh.founder
         give_certificate(rabbit, founder.state)
         machine, agent = mesh.joined("a")
-        founder.wait_for_applied("a", founder.declare_list("a", machine.a_file("one")))
+        assert founder.ask("secret", "set", "db", stdin="a first value").returncode == 0
+        one = machine.a_file("one", "${secret.db}", template=True)
+        founder.wait_for_applied("a", founder.declare_list("a", one))
         assert founder.ask("backup", str(ground / "backup")).returncode == 0
-        latest = founder.declare_list("a", machine.a_file("one"), machine.a_file("two"))
+        latest = founder.declare_list("a", one, machine.a_file("two"))
         founder.wait_for_applied("a", latest)
         made = (machine.targets / "one").stat()
         founder.kill()
@@ -89,13 +93,20 @@ def test_machines_join_the_restored_one_and_change_nothing(rabbit, ground):
         restored = Founder(rabbit, other)
         mesh._stack.callback(restored.kill)
         restored.start()
+        # Under the serial by which the machine knows the list that the backup doesn't know.
+        three = machine.a_file("three")
+        assert restored.declare_list("a", one, three) == latest
         token = parse_token(restored.ask("token", "create", "a", "--replace").stdout.strip())
         agent = machine.linked(token)
         restored.wait_for_applied("a", latest + 1)
         assert "refused" not in agent.output
         assert (machine.targets / "one").stat().st_ino == made.st_ino
-        # The backup knew of one file only, and the mesh takes back what is declared no more.
-        wait_until(lambda: [path.name for path in machine.targets.iterdir()] == ["one"], SOON)
+        # Of the second file the backup knew nothing, and the mesh takes back what is declared no more.
+        wait_until(lambda: {path.name for path in machine.targets.iterdir()} == {"one", "three"}, SOON)
+        # The mesh's secrets are what they were, until they are set anew.
+        assert (machine.targets / "one").read_text() == "a first value"
+        assert restored.ask("secret", "set", "db", stdin="another value").returncode == 0
+        assert (machine.targets / "one").read_text() == "another value"
 
 
 def test_where_a_control_plane_has_run_nothing_is_restored(rabbit, places):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import sqlite3
 
 import pika
 import pytest
@@ -31,6 +32,7 @@ class Accounts(BrokerAccounts):
         self.keeps_all = False
         self.before = []
         self.after = []
+        self.meanwhile = lambda: None
 
     def delete_account(self, account):
         if self.keeps_all:
@@ -40,6 +42,7 @@ class Accounts(BrokerAccounts):
     def make_node(self, name, password):
         if self.before:
             raise self.before.pop(0)
+        self.meanwhile()
         super().make_node(name, password)
         if self.after:
             raise self.after.pop(0)
@@ -219,6 +222,23 @@ def test_a_management_that_fails_keeps_nobody_out_and_holds_nobody_up(shaky, acc
         with newcomer.node(reply) as node:
             assert node.has_nothing()
     assert shaky.mesh().parked == 0
+
+
+def test_while_an_account_is_made_nobody_removes_its_node(shaky, accounts):
+    found = []
+
+    def look():
+        other = sqlite3.connect(shaky.state / "control" / "store.db", timeout=0)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            found.append(str(error))
+        finally:
+            other.close()
+
+    accounts.meanwhile = look
+    shaky.join("a")
+    assert found == ["database is locked"]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -18,6 +18,7 @@ from agent.control.modules import Module, read_module
 from agent.control.store import open_store
 from agent.errors import Refused
 from agent.fields import Fields
+from agent.host.machine import primary_address
 from tests.broker.nodes import ROOT, Machine, Mesh, mesh_of
 from tests.broker.plane import Node, Plane, files, serving
 from tests.broker.rabbit import Rabbit
@@ -330,6 +331,20 @@ def test_the_commands_from_a_module_to_a_file_and_back(mesh: Mesh) -> None:
     assert ask("unassign", "site", "b") == ["declaration 4 for b is signed and on its way", "b has applied it"]
     assert list(machine.targets.iterdir()) == []
     assert ask("module", "remove", "site") == ["the module site is removed"]
+
+
+def test_a_node_that_has_another_address_by_now_says_so(mesh: Mesh) -> None:
+    founder, here = mesh.founder, primary_address()
+    assert here
+    b, _ = mesh.joined("b")
+    with founder.control() as control:
+        # Where it was when it last said so.
+        control._store._database.execute("UPDATE node SET profile = ?", (json.dumps({"address": "198.51.100.7"}),))
+    serial = founder.declare_list("b", b.a_file("own", "at ${address.b}", template=True))
+    # Its report of that says where it is now, from which another one follows.
+    founder.wait_for_applied("b", serial + 1)
+    assert (b.targets / "own").read_text() == f"at {here}"
+    assert founder.detail("b").profile["address"] == here
 
 
 def test_a_pinned_port_that_the_node_carries_is_refused_there_with_its_holders_name(mesh: Mesh) -> None:

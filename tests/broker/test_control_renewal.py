@@ -55,15 +55,17 @@ def test_every_node_knows_the_next_certificate_before_it_is_shown(rabbit, mesh):
     late, late_agent = mesh.joined("late")
     assert late_agent.end() == 0
     before = shown(rabbit)
+    founder.token("early")
 
     refused = founder.ask("cert", "renew", "--timeout", "1")
     assert refused.returncode == 2, refused.stderr
-    assert "not swapped" in refused.stderr
-    assert "late" in refused.stderr
+    assert "not swapped: late would be locked out" in refused.stderr
+    assert "and the token for early is older than the next certificate" in refused.stderr
     assert shown(rabbit) == before
     assert len(founder.token("new").fingerprints) == 2
 
     late.linked()
+    founder.token("early")
     done = founder.ask("cert", "renew", "--timeout", "50")
     assert done.returncode == 0, done.stderr
     assert shown(rabbit) != before

@@ -6,9 +6,10 @@ import base64
 
 import pytest
 
+from agent.control.accounts import Bounds, BrokerAccounts
 from agent.control.signing import read_keyring
 from agent.envelope import SigningKey, verifies
-from agent.errors import Refused
+from agent.errors import Refused, Unavailable
 from tests.broker.nodes import SOON, mesh_of
 from tests.broker.plane import serving
 from tests.broker.rabbit import wait_until
@@ -34,6 +35,18 @@ def rotate(plane):
 def retire(plane, number, **options):
     with plane.control() as control:
         control.retire_key(number, **options)
+
+
+def tokens(plane):
+    with plane.control() as control:
+        return [token.node for token in control.tokens()]
+
+
+class Away(BrokerAccounts):
+    """A broker that is away when an account is to go."""
+
+    def delete_account(self, account):
+        raise Unavailable("it is away")
 
 
 def signed_by(declaration, keys):
@@ -91,14 +104,18 @@ def test_a_key_that_is_needed_is_not_retired(plane):
         plane.wait_for("b", lambda detail: detail.row.applied == 1)
         with pytest.raises(Refused, match="needed by the token for"):
             retire(plane, 1)
+        away = plane.control(accounts_for=lambda settings: Away(plane.rabbit.management, Bounds()))
+        with away as control, pytest.raises(Unavailable):
+            control.retire_key(1, force=True)
+        assert "c" in tokens(plane)  # nothing was done of it
+        assert a.has_nothing()
         retire(plane, 1, force=True)
         keys = publics(plane)
         assert signed_by(a.declaration(), keys) == ([2], [2])
         assert signed_by(b.declaration(), keys) == ([2], [2])
         with pytest.raises(Refused, match="no key 1"):
             retire(plane, 1)
-        with plane.control() as control:
-            assert "c" not in [token.node for token in control.tokens()]
+        assert "c" not in tokens(plane)
     assert [path.name for path in (plane.state / "control" / "keys").iterdir()] == ["2.seed"]
     with plane.newcomer("d") as newcomer:
         assert newcomer.token.signer == keys[1]
@@ -161,3 +178,25 @@ def test_nodes_follow_a_rotation_and_a_retirement(rabbit, ground):
             path.unlink()
         late.linked()
         founder.wait_for_applied("late", founder.declare_list("late", late.a_file("one")))
+
+
+def test_who_holds_what_this_control_plane_never_declared_loses_nothing_by_a_rotation(rabbit, ground):
+    with mesh_of(rabbit, ground) as mesh:
+        founder = mesh.founder
+        machine, agent = mesh.joined("a")
+        founder.wait_for_applied("a", founder.declare_list("a", machine.a_file("one")))
+        assert founder.ask("node", "remove", "a").returncode == 0
+        assert agent.end() == 0
+        with founder.control() as control:
+            token = control.create_token("a")  # as for a new name
+        machine.linked(token)
+        founder.wait_for_applied("a", 1)
+        assert founder.ask("key", "rotate").returncode == 0
+        detail = founder.wait_for("a", lambda detail: detail.refusal is not None)
+        assert "an empty list would remove 1 assigned resources" in detail.row.refusal
+        assert [path.name for path in machine.targets.iterdir()] == ["one"]
+        # What it is declared then tells it of the keys as well.
+        founder.wait_for_applied("a", founder.declare_list("a", machine.a_file("two")))
+        assert [path.name for path in machine.targets.iterdir()] == ["two"]
+        # The founder's own token is soon another one, which names the new key.
+        wait_until(lambda: founder.ask("key", "retire", "1").returncode == 0, SOON)

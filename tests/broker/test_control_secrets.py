@@ -57,8 +57,8 @@ def wait_for_starts(machine: Machine, name: str, *given: str) -> None:
     wait_until(lambda: starts(machine, name) == list(given), SOON, lambda: str(starts(machine, name)))
 
 
-def add_module(founder: Founder, name: str, *items: dict[str, Any]) -> None:
-    ask(founder, "module", "add", "-", stdin=json.dumps({"name": name, "resource": list(items)}))
+def add_module(founder: Founder, name: str, *items: dict[str, Any]) -> str:
+    return ask(founder, "module", "add", "-", stdin=json.dumps({"name": name, "resource": list(items)}))
 
 
 def holders(folder: Path, *values: str) -> set[str]:
@@ -73,7 +73,8 @@ def test_two_machines_share_a_secret_and_hear_of_its_next_value(mesh: Mesh) -> N
     founder = mesh.founder
     a, _ = mesh.joined("a")
     b, _ = mesh.joined("b")
-    add_module(founder, "web", service(a, "site", VALUE="at ${secret.db}"), service(a, "other", VALUE="nothing"))
+    said = add_module(founder, "web", service(a, "site", VALUE="at ${secret.db}"), service(a, "other", VALUE="nothing"))
+    assert said.endswith('is stored\nwarning: neither the module nor the mesh has a secret "db"\n')
     add_module(founder, "sql", service(b, "base", VALUE="${secret.db}"))
 
     refused = ask(founder, "assign", "web", "a", code=1)
@@ -113,7 +114,7 @@ def test_two_machines_share_a_secret_and_hear_of_its_next_value(mesh: Mesh) -> N
     assert 'did you mean "db"?' in hint
 
     # Going back gives what the secret is now.
-    add_module(founder, "web", service(a, "site", VALUE="by ${secret.db}"))
+    assert "warning" not in add_module(founder, "web", service(a, "site", VALUE="by ${secret.db}"))
     ask(founder, "module", "roll", "web")
     ask(founder, "secret", "set", "db", stdin=THIRD)
     ask(founder, "rollback", "a")
@@ -269,7 +270,10 @@ def test_a_value_may_be_in_a_file(founder: Founder, tmp_path: Path) -> None:
         (("set", "y"), "hid\0den", "zero character"),
         (("set", "Y"), "hidden", '"Y" is no DNS label'),
         (("set", "y", "--file", "/nowhere"), "", "/nowhere cannot be read"),
-        (("make", "y", "--bytes", "8"), "", "must be from 16 to 1024"),
+        (("make", "y", "--bytes", "8"), "", "argument --bytes: must be a whole number from 16 to 1024"),
+        (("make", "y", "--bytes", "many"), "", "argument --bytes: must be a whole number from 16 to 1024"),
+        (("make", "y", "--timeout", "soon"), "", "argument --timeout: must be from 1 to 86400 seconds"),
+        (("set",), "hidden", "required: NAME;"),
         (("make", "made-once"), "", "has a secret made-once already; say --anew"),
         (("remove", "made-twice"), "", 'The mesh has no secret "made-twice"; did you mean "made-once"?'),
         (("show", "made-once"), "", 'there is no command "show"'),

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from agent.envelope import verifies
+from agent.resources import Document
 from tests.broker.plane import Peer, serving
 from tests.broker.rabbit import CONTROL_PASSWORD
 
@@ -284,3 +285,17 @@ def test_a_mistake_of_ours_over_one_statement_costs_no_other(plane, node):
         for name in ("a", "b"):
             plane.wait_for(name, lambda detail: detail.carried == (14,))
         plane.wait_for_parked(2)
+
+
+def test_what_one_node_can_not_be_told_again_keeps_no_other_waiting(plane, node):
+    reads = {"kind": "file", "name": "/etc/x", "template": True, "content": "${secret.db}"}
+    with plane.control() as control, plane.join("b") as other:
+        control.secrets.set("db", b"a value")
+        control.declare("a", Document({}, (reads,)), {})
+        # As if it had joined with a key that is none.
+        control._store._database.execute("DELETE FROM sealed")
+        control._store._database.execute("UPDATE node SET public_key = ? WHERE name = 'a'", (bytes(32),))
+        node.report(7, carried=[80])
+        other.report(0, carried=[81])
+        plane.wait_for("b", lambda detail: detail.carried == (81,))
+        assert plane.detail("a").carried == (80,)

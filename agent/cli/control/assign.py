@@ -26,7 +26,10 @@ def add(verbs: options.Commands) -> None:
     rollback = verb(verbs, "rollback", run_rollback, "declare to a node what it was declared before, as a new serial")
     rollback.add_argument("node", metavar="NODE", help="the node")
     rollback.add_argument(
-        "--to", type=int, metavar="SERIAL", help="what was declared with this serial (the last other content)"
+        "--to",
+        type=options.number(1, 2**53 - 1),
+        metavar="SERIAL",
+        help="what was declared with this serial (the last other content)",
     )
     waiting_options(rollback)
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from agent.cli import options
 from agent.cli.control.command import noun, verb
+
+if TYPE_CHECKING:
+    from agent.control.renewal import Unaware
 
 
 def add(verbs: options.Commands) -> None:
@@ -34,14 +38,26 @@ def run_renew(arguments: argparse.Namespace) -> int:
             time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
             waiting = control.unaware_of(pin)
         if waiting and not arguments.force:
-            print(
-                f"not swapped: {', '.join(waiting)} would be locked out, having yet to report that they know the next "
-                "certificate; run this again when they are back, or remove them, or say --force",
-                file=sys.stderr,
-            )
+            print(f"not swapped: {_left(waiting)}, or say --force", file=sys.stderr)
             return 2
         control.swap_certificates()
-    if waiting:
-        print(f"{', '.join(waiting)} must join again, with a token from `agent control token create NAME --replace`")
+    if waiting.nodes:
+        again = ", ".join(waiting.nodes)
+        print(f"{again} must join again, with a token from `agent control token create NAME --replace`")
+    if waiting.tokens:
+        print(f"of no more use is the token for {', '.join(waiting.tokens)}: make another")
     print("swapped; the agent here restarts the broker with it, and the old one counts no longer then")
     return 0
+
+
+def _left(waiting: Unaware) -> str:
+    """Who would be locked out, and what to do about it."""
+    nodes = (
+        f"{', '.join(waiting.nodes)} would be locked out, having yet to report that they know the next certificate; "
+        "run this again when they are back, or remove them"
+    )
+    tokens = (
+        f"the token for {', '.join(waiting.tokens)} is older than the next certificate, and would let nobody in any "
+        "more; make another, or revoke it"
+    )
+    return "; and ".join([nodes] * bool(waiting.nodes) + [tokens] * bool(waiting.tokens))

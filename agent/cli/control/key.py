@@ -15,7 +15,9 @@ def add(verbs: options.Commands) -> None:
     listing = verb(keys, "list", run_list, "every key, and which nodes are signed for with it")
     options.output_option(listing)
     retire = verb(keys, "retire", run_retire, "have a key that no node needs any more count no longer")
-    retire.add_argument("number", metavar="NUMBER", type=options.count, help="the key, as `key list` calls it")
+    retire.add_argument(
+        "number", metavar="NUMBER", type=options.number(1, 1000), help="the key, as `key list` calls it"
+    )
     retire.add_argument(
         "--force", action="store_true", help="even if nodes still need it, which then have to join again"
     )

@@ -43,7 +43,10 @@ def run_add(arguments: argparse.Namespace) -> int:
     with open_control(arguments.state) as control:
         version = control.arranging.add_module(module)
         row, _ = control.arranging.module(module.name)
+        missing = control.arranging.missing_secrets(module)
     print(f"version {version.number} of the module {module.name} is stored")
+    for secret in missing:
+        print(f"warning: neither the module nor the mesh has a secret {secret}")
     if any(at != version.number for _, _, at in row.assigned):
         print(f"nobody is moved to it: `agent control module roll {module.name}` does that")
     return 0
@@ -124,7 +127,7 @@ def _print_step(step: Moved) -> int:
     for one in (declared, *declared.also):
         print(f"declaration {one.serial} for {one.node} is signed and on its way", flush=True)
     if step.outcome is None:
-        print(f"{declared.node} has never spoken: it is moved when it first does", flush=True)
+        print(f"{declared.node} has yet to speak: it is moved when it does", flush=True)
         return 0
     return print_outcome(declared.node, step.outcome)
 

@@ -42,7 +42,7 @@ def follow_all(control: Control, followed: Sequence[tuple[Declared, str]], argum
         if arguments.detach:
             continue
         if not one.has_spoken:
-            print(f"{one.node} has never spoken: it will be applied when that node first does", flush=True)
+            print(f"{one.node} has yet to speak: it will be applied when that node does", flush=True)
             continue
         codes.append(print_outcome(one.node, control.wait(one, arguments.timeout)))
     return worst(codes)

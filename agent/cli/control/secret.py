@@ -26,12 +26,14 @@ def add(verbs: options.Commands) -> None:
         "is kept as it is."
     )
     setting.add_argument("name", metavar="NAME", help="the secret")
-    setting.add_argument("value", nargs="*", help=argparse.SUPPRESS)
+    setting.add_argument("value", nargs="*", default=[], help=argparse.SUPPRESS)
     setting.add_argument("--file", default="-", metavar="FILE", help="the value is in this file; - is standard input")
     waiting_options(setting)
     make = verb(secrets, "make", run_make, "have the mesh make a secret's value: random bytes in hexadecimal")
     make.add_argument("name", metavar="NAME", help="the secret")
-    make.add_argument("--bytes", type=_size, default=32, metavar="N", help="how many bytes, 16 to 1024 (32)")
+    make.add_argument(
+        "--bytes", type=options.number(16, 1024), default=32, metavar="N", help="how many bytes, 16 to 1024 (32)"
+    )
     make.add_argument("--anew", action="store_true", help="in the place of the value that it has")
     waiting_options(make)
     options.output_option(verb(secrets, "list", run_list, "every secret, since when it has its value, who uses it"))
@@ -132,10 +134,3 @@ def _ask(name: str) -> bytes:
     except EOFError:
         raise Refused("no value was given, so nothing was changed") from None
     return value.encode("utf-8", "surrogateescape")
-
-
-def _size(text: str) -> int:
-    size = int(text)
-    if not 16 <= size <= 1024:
-        raise argparse.ArgumentTypeError("must be from 16 to 1024")
-    return size

@@ -17,7 +17,7 @@ def add(verbs: options.Commands) -> None:
     )
     serve.add_argument(
         "--missed",
-        type=options.count,
+        type=options.number(1, 1000),
         default=3,
         metavar="N",
         help="how many alives a node may miss before it is out of touch (3)",

@@ -78,8 +78,13 @@ class Declarations:
         return {row["id"]: row["serial"] for row in rows}
 
     def due(self) -> tuple[Wanted, ...]:
-        """What the broker has yet to confirm, the earliest declared first."""
-        rows = self._database.rows("SELECT * FROM declaration WHERE due = 1 ORDER BY declared, node")
+        """What is to be sent, the earliest declared first; nothing to who must first say what it holds."""
+        rows = self._database.rows(
+            """
+            SELECT declaration.* FROM declaration JOIN node ON node.name = declaration.node
+            WHERE due = 1 AND floor IS NOT NULL ORDER BY declared, node
+            """
+        )
         return tuple(_wanted(row) for row in rows)
 
     def signer(self, node: str) -> bytes | None:
@@ -90,16 +95,6 @@ class Declarations:
     def confirm(self, node: str, serial: int) -> None:
         """The broker has it."""
         self._database.execute("UPDATE declaration SET due = 0 WHERE node = ? AND serial = ?", (node, serial))
-
-    def send_unreported(self) -> None:
-        """Every wanted declaration that its node hasn't reported is due once more."""
-        self._database.execute(
-            """
-            UPDATE declaration SET due = 1
-            WHERE serial = (SELECT max(serial) FROM declaration AS newest WHERE newest.node = declaration.node)
-                AND serial IS NOT (SELECT reported FROM node WHERE name = declaration.node)
-            """
-        )
 
     def send_again(self, node: str) -> None:
         """The wanted declaration is due once more."""

@@ -86,6 +86,10 @@ class Nodes:
             (name,),
         )
 
+    def doubt_serials(self) -> None:
+        """What nodes hold by now is unknown, whatever they have reported."""
+        self._database.execute("UPDATE node SET floor = NULL")
+
     def remove(self, name: str) -> None:
         """Drop a node with all that was declared to it."""
         self._database.execute("DELETE FROM node WHERE name = ?", (name,))
@@ -109,12 +113,13 @@ class Nodes:
         refusal = node.refusal
         self._database.execute(
             """
-            UPDATE node SET version = ?, last_seen = ?, reported = ?, reported_at = ?, holdings = ?,
+            UPDATE node SET profile = ?, version = ?, last_seen = ?, reported = ?, reported_at = ?, holdings = ?,
                 holdings_serial = ?, carried = ?, failures = ?, refusal = ?, refusal_serial = ?,
-                refusal_at = ?, counter = ?
+                refusal_at = ?, counter = ?, floor = ?
             WHERE name = ?
             """,
             (
+                canonical(dict(node.profile)),
                 node.version,
                 node.last_seen,
                 node.reported,
@@ -127,6 +132,7 @@ class Nodes:
                 refusal.serial if refusal else None,
                 refusal.at if refusal else None,
                 node.counter,
+                node.floor,
                 node.name,
             ),
         )
@@ -156,4 +162,5 @@ def _node(row: Row) -> Node:
         refusal=Refusal(row["refusal"], row["refusal_serial"], row["refusal_at"])
         if row["refusal"] is not None
         else None,
+        floor=row["floor"],
     )

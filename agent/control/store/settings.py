@@ -6,7 +6,7 @@ from agent.control.ports import USUAL_RANGE, PortRange, parse_range
 from agent.database import Database
 
 _PATIENCE, _PARKED, _SERVED = "patience", "parked", "served"
-_PORT_RANGE, _PINS = "port range", "pins"
+_PORT_RANGE, _PINS, _PINNED = "port range", "pins", "pinned"
 _DEFAULT_PATIENCE = 180.0  # three alives, one a minute
 
 
@@ -54,8 +54,15 @@ class Settings:
         """What nodes are told to know the broker by, the newest last; empty before any renewal, when tokens say it."""
         return tuple((self._get(_PINS) or "").split())
 
-    def set_pins(self, pins: tuple[str, ...]) -> None:
-        self._set(_PINS, " ".join(pins))
+    @property
+    def pinned(self) -> float:
+        """When these came to be the pins, in seconds since the epoch; 0 before any renewal."""
+        return float(self._get(_PINNED) or 0)
+
+    def set_pins(self, pins: tuple[str, ...], now: float) -> None:
+        if pins != self.pins:
+            self._set(_PINS, " ".join(pins))
+            self._set(_PINNED, str(now))
 
     def _get(self, name: str) -> str | None:
         row = self._database.row("SELECT value FROM setting WHERE name = ?", (name,))

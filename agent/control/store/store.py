@@ -84,7 +84,11 @@ CREATE TABLE signer (
 );
 CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-_MIGRATIONS = (_FIRST + modules.SCHEMA + arrangements.SCHEMA, secrets.SCHEMA + arrangements.SECRETS)
+_MIGRATIONS = (
+    _FIRST + modules.SCHEMA + arrangements.SCHEMA,
+    secrets.SCHEMA + arrangements.SECRETS,
+    "ALTER TABLE node ADD COLUMN floor INTEGER DEFAULT 0;",
+)
 
 
 class Store:

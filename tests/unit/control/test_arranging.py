@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from agent.control.arranging import Arranging
 from agent.control.assigning import Arrangement
 from agent.control.changing import change, settle
 from agent.control.declaring import Applied, Declared, RefusedBy, StillWaiting, Waits, items_of, wait_for_report
+from agent.control.mesh_secrets import MeshSecrets
 from agent.control.modules import read_module
 from agent.control.ports import HostPort, PortRange
 from agent.control.registry import Refusal
@@ -181,6 +183,29 @@ def test_who_refers_to_an_address_is_declared_again_when_that_changes(store, arr
         settle(store, KEYS, "b", NOW)
     assert environment(store) == "10.9.9.9:20000"
     assert serials(store) == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize("told", ["", 'x"; rm -r /', "10.0.0.2 evil", "10.0.0.2\n", 5, None])
+def test_what_is_no_address_is_filled_in_nowhere(store, arranging, told):
+    arranging.assign("db", "b")
+    store.nodes.enrol("b", b"k" * 32, b"", {"address": told}, NOW)
+    with pytest.raises(Refused, match="b has not said at which address others reach it"):
+        arranging.assign("web", "a")
+
+
+def test_the_keys_are_those_of_the_moment_at_which_it_is_signed(store, tmp_path):
+    """A key that another process makes or retires counts, or counts no more, for all that is signed after it."""
+
+    def keys():
+        other = sqlite3.connect(tmp_path / "control" / "store.db", timeout=0)
+        with closing(other), pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+        return KEYS
+
+    arranging = Arranging(tmp_path, store, keys, lambda: NOW)
+    arranging.declare("a", document({**FILE, "template": True, "content": "${param.x}"}, x="1"), {})
+    MeshSecrets(tmp_path, store, keys, lambda: NOW, bytes).set("db", b"value")
+    assert serials(store) == {"a": 1, "b": 0}
 
 
 def test_what_others_refer_to_cannot_be_taken_away(store, arranging):

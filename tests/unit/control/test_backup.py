@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import ssl
 import tarfile
 from contextlib import closing
 from pathlib import Path
 
-from agent.control.backup import restore_backup
-from agent.control.store import MeshSecret, open_store
+import pytest
+
+from agent.control.backup import restore_backup, write_backup
+from agent.control.signing import ensure_key, make_key, read_keyring
+from agent.control.store import MeshSecret, Store, open_store
 from agent.control.store.store import _MIGRATIONS
 from agent.database import open_database
+from agent.errors import Unavailable
 
 SECRET = MeshSecret("db", "value", 1, 1.0)
 
@@ -49,3 +55,32 @@ def test_an_older_programs_is_brought_up_to_date(ground: Path) -> None:
     with closing(open_store(ground / "state")) as store:
         store.secrets.put(SECRET)
         assert store.secrets.get("db") == SECRET
+
+
+def test_one_that_was_overtaken_by_a_rotation_is_not_written(ground: Path) -> None:
+    """What it would hold of keys and what its store says of them would not fit together."""
+    (ground / "control").mkdir()
+    certificate = ground / "secrets" / "broker" / "broker.crt"
+    certificate.parent.mkdir(parents=True)
+    certificate.write_text(ssl.DER_cert_to_PEM_cert(b"certificate"))
+    certificate.with_suffix(".key").write_text("key")
+    pin = hashlib.sha256(b"certificate").hexdigest()
+
+    class Overtaken(Store):
+        def copy_to(self, path: Path) -> None:
+            super().copy_to(path)
+            make_key(ground, self, lambda count: b"n" * count, 2.0)
+
+    def write(store: Store) -> None:
+        write_backup(ground, store, ground / "backup", node="founder", fingerprint=pin, now=3.0)
+
+    with closing(open_store(ground, migrate=True)) as store:
+        ensure_key(ground, store, lambda count: b"s" * count, 1.0)
+        with pytest.raises(Unavailable, match="write it again"):
+            write(Overtaken(store._database))
+        assert sorted(path.name for path in ground.iterdir()) == ["control", "secrets"]
+        assert not (ground / "control" / "store.copy").exists()
+        write(store)
+    assert restore_backup(ground / "state", ground / "backup") == "founder"
+    with closing(open_store(ground / "state")) as restored:
+        assert len(read_keyring(ground / "state", restored).keys) == 2

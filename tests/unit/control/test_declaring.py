@@ -16,6 +16,7 @@ from agent.control.declaring import (
     outcome,
     sign,
     sign_anew,
+    tell,
     wait_for_report,
 )
 from agent.control.registry import Node, Refusal
@@ -109,6 +110,21 @@ def test_the_same_content_is_signed_anew_above_what_was_reported(store):
     assert due.serial == 41
 
 
+def test_what_tells_of_keys_alone_does_not_mean_to_remove_anything(store):
+    with store.transaction():
+        tell(store, KEYS, store.nodes.get("web-1"), NOW)
+    assert (wanted(store).items, wanted(store).retire) == ((), False)
+    # Whatever it is signed for again: by a rotation, or because the node has reported a higher serial.
+    for say in (tell, sign_anew):
+        with store.transaction():
+            say(store, KEYS, store.nodes.get("web-1"), NOW)
+        assert not wanted(store).retire
+    put(store)
+    with store.transaction():
+        tell(store, KEYS, store.nodes.get("web-1"), NOW)
+    assert (wanted(store).serial, wanted(store).retire) == (5, True)
+
+
 def test_there_is_nothing_to_sign_anew_for_a_node_without_a_declaration(store):
     with store.transaction():
         sign_anew(store, KEYS, replace(store.nodes.get("web-1"), reported=40), NOW)
@@ -125,6 +141,8 @@ NODE = Node("web-1", b"k" * 32, NOW, wanted=5, reported=4, failures={"file:/x": 
         (replace(NODE, reported=None), None),
         (replace(NODE, reported=5), Applied({"file:/x": "no"})),
         (replace(NODE, reported=6), Applied({"file:/x": "no"})),
+        (replace(NODE, reported=6, floor=6), None),
+        (replace(NODE, reported=6, floor=None), None),
         (replace(NODE, refusal=Refusal("no", 5, NOW)), RefusedBy("no")),
         (replace(NODE, refusal=Refusal("an earlier one", 4, NOW)), None),
         (replace(NODE, refusal=Refusal("not verified", None, NOW + 1)), RefusedBy("not verified")),

@@ -157,6 +157,29 @@ def test_a_refusal_moves_neither_holdings_nor_ports_and_is_not_reported(serial):
 
 
 @pytest.mark.parametrize(
+    ("before", "told", "after"),
+    [
+        ({"arch": "x"}, "10.0.0.9", {"arch": "x", "address": "10.0.0.9"}),
+        ({"address": "10.0.0.1"}, "fd00::9", {"address": "fd00::9"}),
+        ({"address": "10.0.0.1"}, "b.example", {"address": "b.example"}),
+        ({"address": "10.0.0.1"}, None, {"address": "10.0.0.1"}),
+        ({"address": "10.0.0.1"}, "", {"address": "10.0.0.1"}),
+        ({"address": "10.0.0.1"}, 'x"; rm -r /', {"address": "10.0.0.1"}),
+        ({"address": "10.0.0.1"}, "10.0.0.9\n", {"address": "10.0.0.1"}),
+        ({"address": "10.0.0.1"}, "a" * 254, {"address": "10.0.0.1"}),
+        ({"address": "10.0.0.1"}, 7, {"address": "10.0.0.1"}),
+    ],
+)
+def test_a_report_may_say_where_the_node_is_reached_now(before, told, after):
+    headers = {"serial": 5} if told is None else {"serial": 5, "address": told}
+    read = read_report(message("report", {"node": "a"}, headers=headers))
+    node, _ = after_report(replace(NODE, profile=before), read, NOW)
+    assert node.profile == after
+    refusal = read_report(message("report", {"node": "a", "refused": "no"}, headers=headers))
+    assert after_report(replace(NODE, profile=before), refusal, NOW)[0].profile == before
+
+
+@pytest.mark.parametrize(
     ("wanted", "before", "serial", "answer"),
     [
         (5, 5, 5, Answer.NOTHING),
@@ -177,6 +200,29 @@ def test_how_a_reported_serial_is_answered(wanted, before, serial, answer):
     after, given = after_report(replace(NODE, wanted=wanted, reported=before), spoken(serial), NOW)
     assert given is answer
     assert after.reported == serial
+
+
+@pytest.mark.parametrize(
+    ("wanted", "serial", "floor", "answer"),
+    [
+        (5, 5, 5, Answer.ANEW),
+        (5, 4, 5, Answer.ANEW),
+        (5, 7, 7, Answer.ANEW),
+        (5, 0, 5, Answer.ANEW),
+        (5, None, 5, Answer.ANEW),
+        (0, 7, 7, Answer.NOTHING),
+        (0, 0, 0, Answer.NOTHING),
+    ],
+)
+def test_the_first_report_after_a_restore_proves_nothing(wanted, serial, floor, answer):
+    restored = replace(NODE, wanted=wanted, floor=None)
+    assert (restored.holds, restored.has_spoken) == (None, False)
+    refused, _ = after_report(restored, spoken(serial, refused="no"), NOW)
+    assert refused.floor is None
+    after, given = after_report(restored, spoken(serial), NOW)
+    assert (after.floor, after.holds, after.has_spoken, given) == (floor, None, True, answer)
+    after, given = after_report(replace(after, wanted=floor + 1), spoken(floor + 1), NOW)
+    assert (after.holds, given) == (floor + 1, Answer.NOTHING)
 
 
 def test_the_next_serial_is_above_all_that_was_sent_or_reported():

@@ -96,3 +96,11 @@ def test_a_retired_key_is_destroyed_and_its_number_not_used_again(state, store):
     assert key.seed == b"n" * 32
     assert make_key(state, store, lambda count: b"m" * count, NOW).number == 3
     assert [path.name for path in sorted((state / "control" / "keys").iterdir())] == ["2.seed", "3.seed"]
+
+
+def test_what_is_left_of_a_retired_key_goes_at_the_next_start(state, store):
+    ensure_key(state, store, random, NOW)
+    make_key(state, store, lambda count: b"n" * count, NOW)
+    store.signers.retire(1)  # and then it died, before the file was gone
+    ensure_key(state, store, never, NOW)
+    assert [path.name for path in (state / "control" / "keys").iterdir()] == ["2.seed"]
