@@ -16,7 +16,7 @@ from agent.node.ledger import open_ledger
 from agent.node.life import Asked, plans_for
 from agent.node.substrate import port_warnings
 from agent.reconcile import Change, Entry, Line, Nothing, Recorded, Surveyor
-from agent.resources import Origin, Resource
+from agent.resources import Certificate, Directory, Origin, Package, Resource, Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,18 @@ def _line(resource: Resource, verb: Verb, reason: str, difference: str) -> Line:
 
 def _dropped(held: Sequence[Entry], wanted: Sequence[Resource], *, prune: bool) -> list[Line]:
     ids = {resource.id for resource in wanted}
-    dropped = [entry.resource.id for entry in reversed(held) if entry.resource.id not in ids]
+    dropped = [entry.resource for entry in reversed(held) if entry.resource.id not in ids]
+    return [_dropped_line(resource, prune=prune) for resource in dropped]
+
+
+def _dropped_line(resource: Resource, *, prune: bool) -> Line:
+    spec = resource.spec
+    stays = isinstance(spec, Package | Secret | Certificate) or (isinstance(spec, Directory) and spec.data)
     if prune:
-        return [Line(id, Change.REMOVE, "it is no longer carried") for id in dropped]
-    return [Line(id, Change.KEEP, "it is no longer carried; `up --prune` takes it away") for id in dropped]
+        what = "; it stays where it is, no longer looked after" if stays else ""
+        return Line(resource.id, Change.REMOVE, f"it is no longer carried{what}")
+    what = "ends the looking after it, and leaves it where it is" if stays else "takes it away"
+    return Line(resource.id, Change.KEEP, f"it is no longer carried; `up --prune` {what}")
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from agent.resources import (
     FromBlob,
     Image,
     Package,
-    Port,
     Resource,
     Sealed,
     Secret,
@@ -151,16 +150,16 @@ def _has_size(path: Path, size: int) -> bool:
 def port_warnings(resources: Sequence[Resource], given_out: range) -> Iterator[str]:
     """A sentence for each declared port that the kernel may have given to another program when it is needed."""
     for resource in resources:
-        for port in claims(resource).ports:
-            if port.number in given_out:
-                yield _port_warning(resource, port, given_out)
+        for number in sorted({port.number for port in claims(resource).ports}):
+            if number in given_out:
+                yield _port_warning(resource, number, given_out)
 
 
-def _port_warning(resource: Resource, port: Port, given_out: range) -> str:
+def _port_warning(resource: Resource, number: int, given_out: range) -> str:
     return (
-        f"{resource.id} declares port {port.number}, which lies among those that the kernel gives to whoever connects "
+        f"{resource.id} declares port {number}, which lies among those that the kernel gives to whoever connects "
         f"somewhere ({given_out.start} to {given_out.stop - 1}): it may be taken when it is needed. Choose another, or "
-        f"keep it back with sysctl net.ipv4.ip_local_reserved_ports={port.number}"
+        f"keep it back with sysctl net.ipv4.ip_local_reserved_ports={number}"
     )
 
 

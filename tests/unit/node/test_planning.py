@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from agent.bundle import Bundle
 from agent.node import folder
@@ -76,8 +79,25 @@ def test_what_a_newer_bundle_drops_is_kept_until_it_is_pruned(ground: Path) -> N
     assert pruned.changes
 
 
+@pytest.mark.parametrize(
+    ("dropped", "stays"),
+    [
+        ({"kind": "secret", "name": "pw"}, True),
+        ({"kind": "directory", "name": "{}/data", "data": True}, True),
+        ({"kind": "reserved", "name": "own", "ports": ["22"]}, False),
+    ],
+)
+def test_a_plan_says_what_a_prune_leaves_where_it_is(ground: Path, dropped: dict[str, Any], stays: bool) -> None:
+    one = {"kind": "directory", "name": str(ground / "one")}
+    raised(asked(ground, one, {**dropped, "name": dropped["name"].format(ground)}))
+    _, kept = plan(asked(ground, one)).lines
+    _, pruned = plan(asked(ground, one, prune=True)).lines
+    assert ("leaves it where it is" in kept.reason, "takes it away" in kept.reason) == (stays, not stays)
+    assert (pruned.change, "stays where it is" in pruned.reason) == (Change.REMOVE, stays)
+
+
 def test_a_port_that_the_kernel_gives_out_is_warned_of() -> None:
-    reserved = {"kind": "reserved", "name": "web", "ports": ["80", "40000/udp"]}
+    reserved = {"kind": "reserved", "name": "web", "ports": ["80", "40000/udp", "127.0.0.1:40000", "[::1]:40000"]}
     resources = parse_list([reserved], Context(Path("/state")))
     warnings = list(port_warnings(resources, range(32768, 61000)))
     assert len(warnings) == 1
