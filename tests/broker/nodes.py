@@ -33,12 +33,11 @@ from tests.broker.plane import Peer, Plane
 from tests.broker.rabbit import CONTROL_PASSWORD, Rabbit, wait_until
 from tests.built import lab
 from tests.built.lab import Agent, look_of
+from tests.killing import PATIENCE, has_ended, status, tracer
 
 ROOT = Path(__file__).parents[2]
 # How long to wait for what takes a second on an idle machine.
 SOON = 60.0
-# How long a tracer has to let go.
-_PATIENCE = 5.0
 # Short, so that a test sees several of each; long enough for two busy cores.
 BRISK: Mapping[str, float] = {"alive_interval": 1.0, "heartbeat": 2, "patience": 5.0}
 
@@ -100,7 +99,7 @@ class Founder(Plane):
 
     def died(self) -> bool:
         """Whether it has ended; one that is traced may be nobody's to wait for yet."""
-        return self.process is not None and (self.process.poll() is not None or _state(self.process.pid) == "Z")
+        return self.process is not None and (self.process.poll() is not None or has_ended(self.process.pid))
 
     def ask(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run `agent control …` to its end."""
@@ -289,54 +288,29 @@ def mesh_of(rabbit: Rabbit, ground: Path) -> Iterator[Mesh]:
         yield Mesh(rabbit, ground, stack)
 
 
-def killing(call: str, at: int) -> tuple[str, ...]:
-    """Words to put before a command: it is killed, as by a loss of power, just before its `at`-th call of this kind."""
-    return (
-        "strace",
-        "-f",
-        "-qq",
-        "-o",
-        "/dev/null",
-        "-e",
-        f"trace={call}",
-        "-e",
-        f"inject={call}:signal=KILL:when={at}",
-    )
-
-
 @contextmanager
 def killed_at(founder: Founder, call: str, at: int) -> Iterator[None]:
     """For the block, a control plane is killed just before its `at`-th call of this kind from now on."""
     assert founder.process is not None
-    tracer = subprocess.Popen([*killing(call, at), "-p", str(founder.process.pid)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*tracer(call, at), "-p", str(founder.process.pid)], stderr=subprocess.DEVNULL)
     tasks = Path(f"/proc/{founder.process.pid}/task")
     try:
-        wait_until(lambda: all(_tracer(task) == tracer.pid for task in tasks.iterdir()), SOON)
+        wait_until(lambda: all(_tracer(task) == process.pid for task in tasks.iterdir()), SOON)
         yield
     finally:
-        tracer.terminate()
+        process.terminate()
         try:
-            tracer.wait(_PATIENCE)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             # It may wait for ever for a thread of what it has killed, which until then nobody can wait for.
-            tracer.kill()
-            tracer.wait()
+            process.kill()
+            process.wait()
         if founder.died():
             founder.process.wait(SOON)
 
 
 def _tracer(task: Path) -> int:
-    return int(_status(task, "TracerPid"))
-
-
-def _state(pid: int) -> str:
-    """A letter, as in proc(5): Z for a process that has ended and was not waited for."""
-    return _status(Path(f"/proc/{pid}"), "State")[0]
-
-
-def _status(process: Path, key: str) -> str:
-    (line,) = (line for line in (process / "status").read_text().splitlines() if line.startswith(f"{key}:"))
-    return line.split()[1]
+    return int(status(task, "TracerPid"))
 
 
 def declaration(node: str, serial: int, *items: Mapping[str, Any], **fields: Any) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from agent.envelope import SigningKey
 from agent.node import enrolment
 from agent.node.identity import Identity, Membership
 from agent.token import Token
-from tests.broker.nodes import SOON, Agent, Machine, Mesh, killed_at, killing, mesh_of
+from tests.broker.nodes import SOON, Agent, Machine, Mesh, killed_at, mesh_of
 from tests.broker.plane import REFUSAL, Newcomer
 from tests.broker.rabbit import Rabbit, wait_until
+from tests.killing import killing
 
 # More often than any of the system calls below is made on the way.
 MANY = 200

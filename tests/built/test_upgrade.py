@@ -17,11 +17,12 @@ import pytest
 from agent import __version__, bundle
 from agent.envelope import SigningKey
 from agent.node.ledger import open_ledger
-from tests.broker.nodes import declaration, killing
+from tests.broker.nodes import declaration
 from tests.built.conftest import pack
 from tests.built.lab import PATH, SHORT, Agent, Machine, is_alive, look_of, wait_until
 from tests.built.newer import VERSION
 from tests.built.starting import assert_sentence
+from tests.killing import killing
 
 Make = Callable[[], Machine]
 
