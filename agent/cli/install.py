@@ -30,7 +30,7 @@ def run_install(arguments: argparse.Namespace) -> int:
     from agent.cli.steps import print_line
     from agent.cli.up import refuse_newer_store
     from agent.node import installing
-    from agent.node.life import Asked
+    from agent.node.plans import Asked
 
     asked = Asked(arguments.state, open_bundle(carrying_file()), running_file())
     installing.install(asked, print_line, refuse_newer_store)

@@ -29,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     from agent.bundle import open_bundle
     from agent.cli.bundle import carrying_file
     from agent.cli.output import print_json, print_plan
-    from agent.node.life import Asked
     from agent.node.planning import plan
+    from agent.node.plans import Asked
 
     planned = plan(
         Asked(

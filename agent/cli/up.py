@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     from agent.cli.plan import print_preview
     from agent.cli.steps import print_line, print_step
     from agent.node import running
-    from agent.node.life import Asked
     from agent.node.link import Manner
+    from agent.node.plans import Asked
     from agent.node.worker import Rhythm
 
     asked = Asked(

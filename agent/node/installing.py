@@ -22,7 +22,7 @@ from agent.kinds import marks
 from agent.kinds.kind import Mark
 from agent.node import folder, own_copy
 from agent.node.identity import Identity
-from agent.node.life import Asked, consider, plans_for
+from agent.node.plans import Asked, consider, plans_for
 from agent.node.program import changes
 
 LINK = Path("/usr/local/bin/agent")

@@ -31,7 +31,8 @@ from agent.node import condition
 from agent.node.identity import Membership
 from agent.node.joining import Joining
 from agent.node.ledger import open_ledger
-from agent.node.life import Node, carried_resources
+from agent.node.life import Node
+from agent.node.origins import carried_resources
 from agent.node.speech import Speech
 from agent.node.trust import Acceptance, Known, Refusal, judge
 from agent.node.worker import ITSELF, Job, Rhythm, Worker

@@ -13,7 +13,7 @@ from agent.kinds import KINDS
 from agent.kinds.kind import Machine, Verb
 from agent.node.identity import Identity
 from agent.node.ledger import open_ledger
-from agent.node.life import Asked, plans_for
+from agent.node.plans import Asked, plans_for
 from agent.node.substrate import port_warnings
 from agent.reconcile import Change, Entry, Line, Nothing, Recorded, Surveyor
 from agent.resources import Certificate, Directory, Origin, Package, Resource, Secret

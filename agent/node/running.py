@@ -15,9 +15,10 @@ from types import FrameType
 
 from agent.errors import Refused
 from agent.node import folder, installing, own_copy, succession
-from agent.node.life import Asked, Node, begin, consider, plans_for
+from agent.node.life import Node, begin
 from agent.node.link import Link, Manner
 from agent.node.planning import Plan, plan
+from agent.node.plans import Asked, consider, plans_for
 from agent.node.program import changes, of_this_process
 from agent.node.worker import NOTHING_ACCEPTED, Job, Worker
 from agent.reconcile import Outcome, Step

@@ -14,7 +14,8 @@ from agent.broker import Message, Session
 from agent.host import machine
 from agent.node.identity import Identity
 from agent.node.ledger import Ledger
-from agent.node.life import Node, carried_ports
+from agent.node.life import Node
+from agent.node.origins import carried_ports
 from agent.node.trust import Refusal
 from agent.resources import Origin
 from agent.wire import (

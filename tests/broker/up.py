@@ -12,8 +12,8 @@ from pathlib import Path
 from agent.bundle import open_bundle
 from agent.cli.steps import print_line, print_step
 from agent.errors import AgentError
-from agent.node.life import Asked
 from agent.node.link import Manner
+from agent.node.plans import Asked
 from agent.node.running import Voice, up
 from agent.token import parse_token
 

@@ -9,7 +9,7 @@ from agent.errors import Refused
 from agent.kinds import marks
 from agent.kinds.kind import Mark
 from agent.node import folder, installing
-from agent.node.life import Asked
+from agent.node.plans import Asked
 
 
 def test_each_state_folder_has_a_unit_of_its_own() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from agent.bundle import Bundle
 from agent.node import folder
-from agent.node.life import Asked, begin, plans_for
+from agent.node.life import begin
 from agent.node.planning import plan
+from agent.node.plans import Asked, plans_for
 from agent.node.substrate import port_warnings
 from agent.reconcile.change import Change, Line
 from agent.resources import Context, parse_list
