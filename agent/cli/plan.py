@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from agent.cli import options
 
 if TYPE_CHECKING:
-    from agent.node.planning import Plan
+    from agent.node.preview import Preview
 
 CHANGES = 2
 
@@ -29,10 +29,10 @@ def run(arguments: argparse.Namespace) -> int:
     from agent.bundle import open_bundle
     from agent.cli.bundle import carrying_file
     from agent.cli.output import print_json, print_plan
-    from agent.node.planning import plan
     from agent.node.plans import Asked
+    from agent.node.preview import preview
 
-    planned = plan(
+    planned = preview(
         Asked(
             state=arguments.state,
             bundle=open_bundle(arguments.bundle or carrying_file()),
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     return CHANGES if arguments.exit_code and planned.changes else 0
 
 
-def print_preview(planned: Plan) -> None:
+def print_preview(planned: Preview) -> None:
     """Print what an `up` is about to do, which nobody need read."""
     from agent.cli.output import print_plan
 
@@ -66,5 +66,5 @@ def print_preview(planned: Plan) -> None:
         print(end="", flush=True)  # all of it is said before anything is done
 
 
-def _rows(planned: Plan) -> list[tuple[str, str, str, str]]:
+def _rows(planned: Preview) -> list[tuple[str, str, str, str]]:
     return [(line.change.value, line.id, line.reason, line.difference) for line in planned.lines]

@@ -17,8 +17,8 @@ from agent.errors import Refused
 from agent.node import folder, installing, own_copy, succession
 from agent.node.life import Node, begin
 from agent.node.link import Link, Manner
-from agent.node.planning import Plan, plan
 from agent.node.plans import Asked, consider, plans_for
+from agent.node.preview import Preview, preview
 from agent.node.program import changes, of_this_process
 from agent.node.worker import NOTHING_ACCEPTED, Job, Worker
 from agent.reconcile import Outcome, Step
@@ -40,7 +40,7 @@ class Voice:
 
     tell: Callable[[str], None]
     show: Callable[[Step], None]
-    preview: Callable[[Plan], None]
+    preview: Callable[[Preview], None]
 
 
 def up(asked: Asked, manner: Manner, voice: Voice, understood: Callable[[Path], None]) -> int:
@@ -58,7 +58,7 @@ def up(asked: Asked, manner: Manner, voice: Voice, understood: Callable[[Path], 
     consider(asked, plans, tell, newcomer=another is not None)
     if another:
         tell(f"this file takes the place of another: {changes(another, plans.program)}")
-        voice.preview(plan(asked))
+        voice.preview(preview(asked))
     folder.prepare(asked.state)
     unit = installing.unit_running(asked.state, before.process) if before else ""
     with ExitStack() as stack:

@@ -9,8 +9,8 @@ import pytest
 from agent.bundle import Bundle
 from agent.node import folder
 from agent.node.life import begin
-from agent.node.planning import plan
 from agent.node.plans import Asked, plans_for
+from agent.node.preview import preview
 from agent.node.substrate import port_warnings
 from agent.reconcile.change import Change, Line
 from agent.resources import Context, parse_list
@@ -35,7 +35,7 @@ def test_a_plan_on_a_bare_machine_makes_nothing(ground: Path) -> None:
     secret = {"kind": "secret", "name": "pw"}
     content = {"kind": "file", "name": str(found), "content": "pw=${secret.pw}\n", "template": True}
     made = {"kind": "directory", "name": str(ground / "made")}
-    planned = plan(asked(ground, secret, content, made))
+    planned = preview(asked(ground, secret, content, made))
     assert planned.lines == (
         Line("secret:pw", Change.CREATE, "not there yet"),
         Line(
@@ -57,10 +57,10 @@ def test_after_a_raise_nothing_is_planned_and_a_secret_is_never_shown(ground: Pa
     asks = asked(ground, secret, content)
     raised(asks)
     value = path.read_text().removeprefix("pw=").strip()
-    assert not plan(asks).changes
+    assert not preview(asks).changes
     # What the file held before by that secret is hidden too, now that nothing in the list refers to it.
     plain = {"kind": "file", "name": str(path), "content": "pw=none\n"}
-    changed = plan(asked(ground, secret, plain)).lines[1]
+    changed = preview(asked(ground, secret, plain)).lines[1]
     assert changed.change is Change.CHANGE
     assert "-pw=${secret.pw}\n+pw=none" in changed.difference
     assert value not in changed.difference
@@ -69,13 +69,13 @@ def test_after_a_raise_nothing_is_planned_and_a_secret_is_never_shown(ground: Pa
 def test_what_a_newer_bundle_drops_is_kept_until_it_is_pruned(ground: Path) -> None:
     one, two = ({"kind": "directory", "name": str(ground / name)} for name in ("one", "two"))
     raised(asked(ground, one, two))
-    kept = plan(asked(ground, one))
+    kept = preview(asked(ground, one))
     assert [(line.id, line.change) for line in kept.lines] == [
         (f"directory:{ground / 'one'}", Change.KEEP),
         (f"directory:{ground / 'two'}", Change.KEEP),
     ]
     assert not kept.changes
-    pruned = plan(asked(ground, one, prune=True))
+    pruned = preview(asked(ground, one, prune=True))
     assert pruned.lines[1] == Line(f"directory:{ground / 'two'}", Change.REMOVE, "it is no longer carried")
     assert pruned.changes
 
@@ -91,8 +91,8 @@ def test_what_a_newer_bundle_drops_is_kept_until_it_is_pruned(ground: Path) -> N
 def test_a_plan_says_what_a_prune_leaves_where_it_is(ground: Path, dropped: dict[str, Any], stays: bool) -> None:
     one = {"kind": "directory", "name": str(ground / "one")}
     raised(asked(ground, one, {**dropped, "name": dropped["name"].format(ground)}))
-    _, kept = plan(asked(ground, one)).lines
-    _, pruned = plan(asked(ground, one, prune=True)).lines
+    _, kept = preview(asked(ground, one)).lines
+    _, pruned = preview(asked(ground, one, prune=True)).lines
     assert ("leaves it where it is" in kept.reason, "takes it away" in kept.reason) == (stays, not stays)
     assert (pruned.change, "stays where it is" in pruned.reason) == (Change.REMOVE, stays)
 

@@ -20,7 +20,7 @@ from agent.resources import Certificate, Directory, Origin, Package, Resource, S
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Preview:
     """`lines` in the order of applying, what is removed after them; `warnings` are sentences."""
 
     lines: tuple[Line, ...]
@@ -31,7 +31,7 @@ class Plan:
         return any(line.change is not Change.KEEP for line in self.lines)
 
 
-def plan(asked: Asked) -> Plan:
+def preview(asked: Asked) -> Preview:
     """What an `up` with these wishes would do now to what is carried. Refused when the list can't be read."""
     plans = plans_for(asked)
     wanted = plans.substrate.resources
@@ -42,7 +42,7 @@ def plan(asked: Asked) -> Plan:
         findings = Surveyor(record, machine, KINDS).survey(wanted, Origin.CARRIED)
         lines = [_line(finding.resource, finding.verb, finding.reason, finding.difference) for finding in findings]
         lines += _dropped(record.entries(Origin.CARRIED), wanted, prune=asked.prune)
-    return Plan(tuple(lines), tuple(port_warnings(wanted, sockets.given_out())))
+    return Preview(tuple(lines), tuple(port_warnings(wanted, sockets.given_out())))
 
 
 def _line(resource: Resource, verb: Verb, reason: str, difference: str) -> Line:
