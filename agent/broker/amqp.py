@@ -1,4 +1,4 @@
-"""The session, by pika: the only module that imports it.
+"""The session, by pika, which only this module and `translation` import.
 
 - pika runs its callbacks, and lets their exceptions escape, in the middle of its loop. So the callbacks here only
   put things aside; what may fail is run by `pump`, outside the loop.
@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import logging
 import queue
-import socket
 import ssl
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -24,22 +23,19 @@ import pika
 import pika.exceptions as raised
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.adapters.select_connection import SelectConnection
-from pika.adapters.utils.connection_workflow import AMQPConnectorStackTimeout
 from pika.frame import Method
 from pika.spec import Basic, BasicProperties
 
+from agent.broker import translation
 from agent.broker.address import Login
 from agent.broker.errors import (
     Blocked,
     Denied,
-    LoginRefused,
     Lost,
     NoSuchQueue,
-    PinMismatch,
     QueueFull,
     QueueInUse,
     Unanswered,
-    Unreachable,
     Unroutable,
 )
 from agent.broker.message import Delivery, Message
@@ -52,7 +48,6 @@ log = logging.getLogger(__name__)
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 _REPLIES = "amq.rabbitmq.reply-to"
-_PERSISTENT = 2
 _TCP_SECONDS = 5
 _LOGIN_SECONDS = 15
 _GOODBYE_SECONDS = 2
@@ -83,7 +78,7 @@ def open_session(login: Login, *, heartbeat: int, patience: float) -> AmqpSessio
     except Exception as error:
         for one in sockets:
             one.close()
-        raise _unopened(error, login, peer) from error
+        raise translation.unopened(error, login, peer) from error
     return AmqpSession(connection, sockets, peer, login.account, patience)
 
 
@@ -126,7 +121,7 @@ class AmqpSession:
         def arrive(_: BlockingChannel, method: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
             self._last_tag += 1
             self._unacknowledged[self._last_tag] = (channel, method.delivery_tag)
-            message = _message(method.routing_key, properties, body)
+            message = translation.message(method.routing_key, properties, body)
             self._inbox.append((on_delivery, Delivery(message, self._last_tag, bool(method.redelivered))))
 
         with self._bounded(queue):
@@ -174,7 +169,7 @@ class AmqpSession:
         replies: list[Message] = []
 
         def arrive(_: BlockingChannel, method: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
-            reply = _message(method.routing_key, properties, body)
+            reply = translation.message(method.routing_key, properties, body)
             if reply.correlation_id == asked.correlation_id:
                 replies.append(reply)
 
@@ -191,7 +186,7 @@ class AmqpSession:
             self._wait(left)
             self._check()
             if channel.is_closed:
-                raise self._over(f"closed the channel ({_reason(channel)})")
+                raise self._over(f"closed the channel ({translation.closing_reason(channel)})")
         with self._bounded():
             channel.close()
         return replies[0]
@@ -220,7 +215,7 @@ class AmqpSession:
         key = message.routing_key
         with self._bounded():
             try:
-                channel.basic_publish(exchange, key, message.body, _properties(message), mandatory=mandatory)
+                channel.basic_publish(exchange, key, message.body, translation.properties(message), mandatory=mandatory)
             except raised.UnroutableError as error:
                 raise Unroutable(f"{self._peer} has no queue for {key!r}") from error
             except raised.NackError as error:
@@ -242,7 +237,7 @@ class AmqpSession:
         """Lost, when what looks idle is dead."""
         for queue_name, tag, channel in self._consumers:
             if channel.is_closed:
-                raise self._over(f"closed the channel that reads {queue_name} ({_reason(channel)})")
+                raise self._over(f"closed the channel that reads {queue_name} ({translation.closing_reason(channel)})")
             if tag not in channel.consumer_tags:
                 raise self._over(f"reads {queue_name} to us no longer: the queue was deleted")
         if not self._connection.is_open:
@@ -264,13 +259,13 @@ class AmqpSession:
         except raised.ConnectionBlockedTimeout as error:
             raise self._blocked() from error
         except Exception as error:
-            raise self._over(_lost(error)) from error
+            raise self._over(translation.lost(error)) from error
         finally:
             with suppress(Exception):
                 loop.remove_timeout(timer)
 
     def _channel_closed(self, error: raised.ChannelClosedByBroker, queue_name: str) -> Unavailable:
-        text = _sentence(error.reply_text)
+        text = translation.sentence(error.reply_text)
         if error.reply_code == _ACCESS_REFUSED and "exclusive use" in text:
             return QueueInUse(f"{queue_name} is read by another connection, which keeps it for itself")
         if error.reply_code == _ACCESS_REFUSED:
@@ -302,104 +297,3 @@ class AmqpSession:
 
 def _nothing() -> None:
     """Wakes `pump`."""
-
-
-def _properties(message: Message) -> BasicProperties:
-    return BasicProperties(
-        content_type=message.content_type,
-        headers=dict(message.headers) or None,
-        delivery_mode=_PERSISTENT,
-        correlation_id=message.correlation_id,
-        reply_to=message.reply_to,
-        expiration=None if message.expiration is None else str(round(message.expiration * 1000)),
-        message_id=message.message_id,
-        timestamp=message.timestamp,
-        type=message.type,
-        user_id=message.user_id,
-    )
-
-
-def _message(routing_key: object, properties: BasicProperties, body: bytes) -> Message:
-    expiration = _text(properties.expiration)
-    headers: Mapping[object, object] = properties.headers or {}
-    return Message(
-        body=body,
-        routing_key=_text(routing_key) or "",
-        headers={
-            name: value if isinstance(value, str) else int(value)  # pika has an int of its own for some
-            for name, value in headers.items()
-            if isinstance(name, str) and isinstance(value, str | int) and not isinstance(value, bool)
-        },
-        user_id=_text(properties.user_id),
-        type=_text(properties.type),
-        reply_to=_text(properties.reply_to),
-        correlation_id=_text(properties.correlation_id),
-        message_id=_text(properties.message_id),
-        timestamp=properties.timestamp if isinstance(properties.timestamp, int) else None,
-        content_type=_text(properties.content_type),
-        expiration=int(expiration) / 1000 if expiration and expiration.isdecimal() else None,
-    )
-
-
-def _text(value: object) -> str | None:
-    # pika hands over what is no UTF-8 as bytes.
-    return value if isinstance(value, str) else None
-
-
-def _unopened(error: Exception, login: Login, peer: str) -> Unavailable:
-    """Why no session came about. pika wraps the reason once for each layer it passes."""
-    causes = list(_causes(error))
-    for cause in causes:
-        if isinstance(cause, PinMismatch):
-            return cause
-        if isinstance(cause, raised.ProbableAuthenticationError | raised.AuthenticationError):
-            return LoginRefused(
-                f"{peer} does not know the account {login.account} with this password; "
-                "if it should, join again with a new token from `agent control token create`"
-            )
-        if isinstance(cause, raised.ProbableAccessDeniedError):
-            why = "it has too many connections already" if "limit" in str(cause) else "it has no rights there"
-            return Denied(f"{peer} does not let the account {login.account} in: {why}")
-        if isinstance(cause, AMQPConnectorStackTimeout):
-            return Unreachable(f"{peer} does not answer in time")
-    root = causes[-1]
-    if isinstance(root, socket.gaierror):
-        return Unreachable(f"{login.address.host}, the broker's host, cannot be resolved: {root.strerror}")
-    if isinstance(root, ConnectionRefusedError):
-        return Unreachable(f"nothing listens at {login.address}, where the broker should")
-    if isinstance(root, TimeoutError):
-        return Unreachable(f"{peer} does not answer in time")
-    if isinstance(root, ssl.SSLError):
-        return Unreachable(f"{peer} does not speak TLS as we do: {root.reason or root}")
-    if isinstance(root, OSError):
-        return Unreachable(f"{peer} cannot be reached: {root.strerror or root}")
-    return Unreachable(f"{peer} closed the connection before the login was over: {_sentence(str(root))}")
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        inner = getattr(found, "exception", None) or next(iter(found.args), None)
-        found = inner if isinstance(inner, BaseException) else None
-
-
-def _lost(error: Exception) -> str:
-    if isinstance(error, raised.AMQPHeartbeatTimeout):
-        return "fell silent"
-    if isinstance(error, raised.ConnectionClosedByBroker):
-        return f"closed the connection: {_sentence(error.reply_text)}"
-    root = list(_causes(error))[-1]
-    return f"was lost: {getattr(root, 'strerror', None) or _sentence(str(root)) or type(root).__name__}"
-
-
-def _reason(channel: BlockingChannel) -> str:
-    reason = getattr(channel, "_closing_reason", None)
-    return _sentence(getattr(reason, "reply_text", "") or str(reason))
-
-
-def _sentence(text: object) -> str:
-    """RabbitMQ's words without the code in capitals before them."""
-    words = str(text)
-    code, dash, rest = words.partition(" - ")
-    return rest if dash and code.replace("_", "").isupper() else words
