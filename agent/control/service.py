@@ -1,6 +1,6 @@
 """`control serve`: the one process that consumes the control queue, and sends what is due.
 
-- One at a time, by a lock beside the store, which only its holder migrates; another one waits, and takes over.
+- One at a time (`turn`); only the one whose turn it is migrates the store.
 - One thread does everything on the broker's session; another one only listens for pokes, and wakes it.
 - A broker that is away is waited for, with a growing, jittered delay; what is wrong is said once, and once
   that it is over. Nothing ends it but a stop or a `Fatal`.
@@ -37,8 +37,9 @@ from agent.control.signing import Keyring, ensure_key, serving_keyring
 from agent.control.store import Signer, Store, open_store
 from agent.control.tokens import tidy_tokens
 from agent.control.trouble import Trouble
+from agent.control.turn import take_turn
 from agent.errors import AgentError, Fatal
-from agent.host import directories, files, locks
+from agent.host import directories, files
 
 _log = logging.getLogger(__name__)
 
@@ -49,13 +50,7 @@ _COUNT_EVERY = 10.0
 _AFTER_FAILURE = 5.0
 # Five times what a new queue needs until it outlives a loss of power.
 _SURE_AFTER = 10.0
-_TURN_SECONDS = 0.25
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0
-
-
-def lock_path(state: Path) -> Path:
-    """The lock that the serving process holds."""
-    return state / "control" / "serve.lock"
 
 
 def serve(
@@ -78,7 +73,7 @@ def serve(
     """
     directories.make(state / "control", mode=0o700, uid=os.geteuid(), gid=os.getegid())
     with ExitStack() as stack:
-        if not _take_turn(state, stack, stop):
+        if not take_turn(state, stack, stop):
             return
         ready = state / "control" / "ready"
         files.remove(ready)
@@ -99,23 +94,6 @@ def serve(
             finally:
                 stop.set()
                 waker.join()
-
-
-def _take_turn(state: Path, stack: ExitStack, stop: threading.Event) -> bool:
-    """Wait until no other process serves; whether that came before `stop`."""
-    said = False
-    while not stop.is_set():
-        try:
-            stack.enter_context(locks.hold(lock_path(state)))
-        except locks.Held as error:
-            if not said:
-                said = True
-                by = f"process {error.holder.pid}" if error.holder else "another process"
-                _log.info("The control plane is served by %s; this one waits, and takes over when that one ends.", by)
-            stop.wait(_TURN_SECONDS)
-        else:
-            return True
-    return False
 
 
 class _Keys:

@@ -11,8 +11,9 @@ import threading
 
 import pytest
 
-from agent.control.service import lock_path, serve
+from agent.control.service import serve
 from agent.control.store import open_store
+from agent.control.turn import lock_path
 from agent.errors import Fatal, Refused
 from agent.host import locks
 from tests.broker.plane import Plane, serving, write_settings
