@@ -8,26 +8,21 @@
 from __future__ import annotations
 
 import os
-import select
 import shlex
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 
 from agent.errors import Unavailable
-from agent.host import accounts
+from agent.host import accounts, streams
 from agent.host.accounts import Account
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_LINE_LENGTH = 300
-_CHUNK = 65536
-_POLL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +93,7 @@ def run(
     when it isn't there; Refused for an unknown user.
     """
     account = accounts.account(user) if user is not None else accounts.current()
-    with _memory(stdin) as source, _memory() as output, _memory() as errors:
+    with streams.memory(stdin) as source, streams.memory() as output, streams.memory() as errors:
         process = start(
             resolve(argv),
             stdin=source,
@@ -114,9 +109,9 @@ def run(
             raise CommandFailed(argv, f"took longer than {timeout:g} seconds and was ended.") from error
         finally:
             _end_group(process)
-        finished = Finished(tuple(argv), code, _content(output), _content(errors))
+        finished = Finished(tuple(argv), code, streams.content(output), streams.content(errors))
     if check and code != 0:
-        raise CommandFailed(argv, f"{_ending(code)}: {_last_words(finished)}", finished)
+        raise CommandFailed(argv, f"{_ending(code)}: {streams.last_words(finished.stderr, finished.stdout)}", finished)
     return finished
 
 
@@ -134,8 +129,8 @@ def feed(
     raises them. When a chunk can't be had, the program is ended before it could take its input for whole.
     """
     deadline = time.monotonic() + timeout
-    with _memory() as output, _memory() as errors, _pipe() as (source, sink):
-        listeners = (_Listener(output, tell), _Listener(errors, tell))
+    with streams.memory() as output, streams.memory() as errors, streams.pipe() as (source, sink):
+        listeners = (streams.Listener(output, tell), streams.Listener(errors, tell))
         process = start(
             resolve(argv),
             stdin=source.fileno(),
@@ -148,7 +143,7 @@ def feed(
         os.set_blocking(sink.fileno(), False)
         try:
             for chunk in chunks:
-                if not _pour(sink.fileno(), chunk, deadline, listeners):
+                if not streams.pour(sink.fileno(), chunk, deadline, listeners):
                     break
             sink.close()
             code = _await(process, deadline, listeners)
@@ -156,9 +151,9 @@ def feed(
             raise CommandFailed(argv, f"took longer than {timeout:g} seconds and was ended.") from error
         finally:
             _end_group(process)
-        finished = Finished(tuple(argv), code, _content(output), _content(errors))
+        finished = Finished(tuple(argv), code, streams.content(output), streams.content(errors))
     if code != 0:
-        raise CommandFailed(argv, f"{_ending(code)}: {_last_words(finished)}", finished)
+        raise CommandFailed(argv, f"{_ending(code)}: {streams.last_words(finished.stderr, finished.stdout)}", finished)
     return finished
 
 
@@ -169,7 +164,7 @@ def read(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, t
     yielded is whole only once the iterator has ended.
     """
     deadline = time.monotonic() + timeout
-    with _memory() as errors, _pipe() as (source, sink):
+    with streams.memory() as errors, streams.pipe() as (source, sink):
         process = start(
             resolve(argv),
             stdin=subprocess.DEVNULL,
@@ -180,16 +175,16 @@ def read(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, t
         )
         sink.close()
         try:
-            while chunk := _take(source.fileno(), deadline):
+            while chunk := streams.take(source.fileno(), deadline):
                 yield chunk
             code = process.wait(max(0.0, deadline - time.monotonic()))
         except (TimeoutError, subprocess.TimeoutExpired) as error:
             raise CommandFailed(argv, f"took longer than {timeout:g} seconds and was ended.") from error
         finally:
             _end_group(process)
-        finished = Finished(tuple(argv), code, b"", _content(errors))
+        finished = Finished(tuple(argv), code, b"", streams.content(errors))
     if code != 0:
-        raise CommandFailed(argv, f"{_ending(code)}: {_last_words(finished)}", finished)
+        raise CommandFailed(argv, f"{_ending(code)}: {streams.last_words(finished.stderr, finished.stdout)}", finished)
 
 
 def start(
@@ -227,56 +222,10 @@ def start(
         raise CommandFailed(argv, f"can't start: {error.filename or argv[0]}: {what}.") from error
 
 
-class _Listener:
-    """Hears what a program has written to a file in memory since it was asked last."""
-
-    def __init__(self, descriptor: int, tell: Callable[[str], None]) -> None:
-        self._descriptor, self._tell, self._read, self._rest = descriptor, tell, 0, b""
-
-    def listen(self, *, ended: bool = False) -> None:
-        """Tell each line that is complete; the last one too when the program has `ended`."""
-        while text := os.pread(self._descriptor, _CHUNK, self._read):
-            self._read += len(text)
-            # A carriage return ends a line too: that is how programs draw progress.
-            *lines, self._rest = (self._rest + text).replace(b"\r", b"\n").split(b"\n")
-            self._tell_all(lines)
-        if ended:
-            self._tell_all([self._rest])
-
-    def _tell_all(self, lines: Sequence[bytes]) -> None:
-        for line in lines:
-            words = "".join(filter(str.isprintable, line.decode(errors="replace"))).strip()
-            if words:
-                self._tell(words[:_LINE_LENGTH])
-
-
-def _pour(sink: int, chunk: bytes, deadline: float, listeners: Sequence[_Listener]) -> bool:
-    """Whether the program took all of it; TimeoutError when it takes nothing in time."""
-    rest = memoryview(chunk)
-    while rest:
-        for listener in listeners:
-            listener.listen()
-        if time.monotonic() >= deadline:
-            raise TimeoutError
-        if select.select([], [sink], [], _POLL)[1]:
-            try:
-                rest = rest[os.write(sink, rest) :]
-            except BrokenPipeError:
-                return False
-    return True
-
-
-def _take(source: int, deadline: float) -> bytes:
-    """What comes next, b"" at the end; TimeoutError when nothing comes in time."""
-    if not select.select([source], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        raise TimeoutError
-    return os.read(source, _CHUNK)
-
-
-def _await(process: subprocess.Popen[bytes], deadline: float, listeners: Sequence[_Listener]) -> int:
+def _await(process: subprocess.Popen[bytes], deadline: float, listeners: Sequence[streams.Listener]) -> int:
     while True:
         try:
-            code = process.wait(_POLL)
+            code = process.wait(streams.POLL)
         except subprocess.TimeoutExpired:
             code = None
         for listener in listeners:
@@ -285,33 +234,6 @@ def _await(process: subprocess.Popen[bytes], deadline: float, listeners: Sequenc
             return code
         if time.monotonic() >= deadline:
             raise TimeoutError
-
-
-@contextmanager
-def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
-    """(the end that is read, the end that is written)."""
-    source, sink = os.pipe()
-    with FileIO(source) as reading, FileIO(sink, "w") as writing:
-        yield reading, writing
-
-
-@contextmanager
-def _memory(content: bytes = b"") -> Iterator[int]:
-    """A file in memory. Unlike a pipe, a daemon that a program leaves behind doesn't make us wait for it."""
-    descriptor = os.memfd_create("command")
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _content(descriptor: int) -> bytes:
-    with open(descriptor, "rb", closefd=False) as file:
-        file.seek(0)
-        return file.read()
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
@@ -326,12 +248,3 @@ def _ending(code: int) -> str:
     if code >= 0:
         return f"failed with exit status {code}"
     return f"was ended by {signal.Signals(-code).name}"
-
-
-def _last_words(finished: Finished) -> str:
-    for output in (finished.stderr, finished.stdout):
-        lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
-        if lines:
-            line = "".join(character for character in lines[-1] if character.isprintable())
-            return line[:_LINE_LENGTH]
-    return "it said nothing."
