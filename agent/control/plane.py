@@ -24,6 +24,7 @@ from agent.control.mesh_secrets import MeshSecrets
 from agent.control.signing import read_keyring
 from agent.control.store import Store, open_store
 from agent.control.tokens import DEFAULT_LIFETIME, Site, create_token, revoke_tokens
+from agent.control.turn import lock_path
 from agent.errors import Refused
 from agent.fields import quoted
 from agent.host import locks
@@ -252,7 +253,7 @@ def open_control(
 
 def is_serving(state: Path) -> bool:
     """Whether the service runs, be it in a container."""
-    return locks.is_held(state / "control" / "serve.lock")
+    return locks.is_held(lock_path(state))
 
 
 def _connect_accounts(settings: Settings) -> Accounts:
