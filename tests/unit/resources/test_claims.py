@@ -266,7 +266,10 @@ def test_a_list_that_names_one_thing_twice_is_read_and_then_refused() -> None:
         check_within(parse_list([item, item], CONTEXT))
 
 
-@given(carried=st.lists(RESOURCES, max_size=3), assigned=st.lists(RESOURCES, max_size=3))
+@given(
+    carried=st.lists(RESOURCES, max_size=3, unique_by=lambda one: one.id),
+    assigned=st.lists(RESOURCES, max_size=3, unique_by=lambda one: one.id),
+)
 def test_collisions_are_what_is_refused_the_other_way_round(carried: list[Resource], assigned: list[Resource]) -> None:
     found = collisions(carried, assigned)
     for resource in carried:
