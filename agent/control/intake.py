@@ -102,6 +102,11 @@ class Intake:
         """How many deliveries were taken in and not yet dealt with."""
         return len(self._arrived)
 
+    @property
+    def unanswered(self) -> frozenset[str]:
+        """The nodes that were let in and have no answer yet, so that their queue may be another's still."""
+        return self._admission.unanswered
+
     def work(self) -> None:
         """Deal with all that has arrived, in its order.
 

@@ -9,7 +9,7 @@ It goes by the default exchange to the node's queue, which is bound to no other 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from agent import wire
 from agent.broker import Message, NoSuchQueue, QueueFull, Session, Unroutable
@@ -26,9 +26,13 @@ class Outbox:
         self._clock = clock
         self._complained: set[str] = set()
 
-    def send_due(self, session: Session) -> None:
-        """Publish all that is due; what one node's queue doesn't take is tried again at the next call."""
+    def send_due(self, session: Session, unanswered: Collection[str] = ()) -> None:
+        """Publish all that is due, but nothing yet to nodes that are `unanswered`; what one node's queue doesn't take
+        is tried again at the next call.
+        """
         for wanted in self._store.declarations.due():
+            if wanted.node in unanswered:
+                continue
             try:
                 session.publish(self._message(wanted), exchange="")
             except (Unroutable, NoSuchQueue, QueueFull) as error:

@@ -212,8 +212,10 @@ class _Service:
     def _step(self, session: Session, intake: Intake) -> None:
         """Do all that is to be done now. What can't be done now is done later, in the same session."""
         try:
-            intake.work()
-            self._outbox.send_due(session)
+            try:
+                intake.work()
+            finally:  # what keeps one message waiting keeps no declaration
+                self._outbox.send_due(session, intake.unanswered)
         except (Lost, Fatal):
             raise
         except AgentError as error:

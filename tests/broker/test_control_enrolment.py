@@ -224,6 +224,20 @@ def test_a_management_that_fails_keeps_nobody_out_and_holds_nobody_up(shaky, acc
     assert shaky.mesh().parked == 0
 
 
+def test_who_can_not_be_let_in_holds_no_declaration_up(shaky, accounts):
+    with shaky.join("b") as other:
+        other.report(0)
+        shaky.wait_for("b", lambda detail: detail.row.applied == 0)
+        accounts.before.extend([Refused("it will not")] * 100)
+        with shaky.newcomer("a") as newcomer:
+            newcomer.ask()
+            shaky.wait_for("a", lambda detail: True)
+            shaky.declare("b", "/etc/x")
+            assert other.declaration().serial == 1
+            accounts.before.clear()
+            assert newcomer.answer(60)["accepted"]
+
+
 def test_while_an_account_is_made_nobody_removes_its_node(shaky, accounts):
     found = []
 
