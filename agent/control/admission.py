@@ -20,10 +20,11 @@ from agent.broker import Blocked, Delivery, Lost, Message, Session
 from agent.control import bounds
 from agent.control.accounts import Accounts
 from agent.control.changing import settle
+from agent.control.declaring import find_node, tell
 from agent.control.enrolment import REFUSAL, Deny, IssuedToken, Repeat, Request, Spend, Spending, decide
 from agent.control.signing import Keyring
 from agent.control.store import Store
-from agent.errors import AgentError
+from agent.errors import AgentError, Refused, Unavailable
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +106,11 @@ class Admission:
                 except AgentError as error:
                     self._hindrance = error
                     self._retry_at = time.monotonic() + _RETRY_SECONDS
+                    # Behind the others. Where the management hangs, each of them would hold up all else as long again.
+                    self._admitted.remove(admitted)
+                    self._admitted.append(admitted)
+                    if isinstance(error, Unavailable):
+                        break
                 else:
                     self._admitted.remove(admitted)
         if self._hindrance is not None:
@@ -125,7 +131,21 @@ class Admission:
             self._store.nodes.begin_anew(token.node)
         # Its address may be another one, which others refer to; and its key, for which secrets are sealed.
         settle(self._store, self._keys(), token.node, now)
+        self._tell(token, now)
         return spending
+
+    def _tell(self, token: IssuedToken, now: float) -> None:
+        """Have whoever joins with a token that is older than our newest key or pin hear of it: it trusts what the token
+        says, and nothing else that it was ever told.
+        """
+        keys = self._keys()
+        if token.signer == keys.newest.public and token.made >= self._store.settings.pinned:
+            return
+        self._store.nodes.forget_trust(token.node)
+        try:
+            tell(self._store, keys, find_node(self._store, token.node), now)
+        except Refused as error:
+            _log.warning("%s can't be told which keys and certificates count: %s", token.node, error)
 
     def _answer(self, admitted: _Admitted) -> None:
         token, account = admitted.token, wire.node_queue(admitted.token.node)

@@ -61,7 +61,14 @@ class Nodes:
     def confirm(self, name: str, serial: int) -> None:
         """A node holds the declaration of this serial, and trusts what that one says; 0: what its token said."""
         if serial == 0:
-            self._database.execute("UPDATE node SET confirmed = joined_under WHERE name = ?", (name,))
+            # A node that trusted no more than a key that counts no longer would be lost in any case.
+            self._database.execute(
+                """
+                UPDATE node SET confirmed = joined_under WHERE name = ?
+                    AND joined_under IN (SELECT public_key FROM signer WHERE retired = 0)
+                """,
+                (name,),
+            )
             return
         self._database.execute(
             """
@@ -81,6 +88,17 @@ class Nodes:
             """
             UPDATE node SET version = '', last_seen = NULL, clock_offset = NULL, reported = NULL, reported_at = NULL,
                 carried = '[]', failures = '{}', refusal = NULL, refusal_serial = NULL, refusal_at = NULL
+            WHERE name = ?
+            """,
+            (name,),
+        )
+
+    def forget_trust(self, name: str) -> None:
+        """What it was told so far of keys and pins counts for nothing any more, whatever serial it reports of that."""
+        self._database.execute(
+            """
+            UPDATE node SET floor = max(floor, coalesce(reported, 0),
+                coalesce((SELECT max(serial) FROM declaration WHERE declaration.node = node.name), 0))
             WHERE name = ?
             """,
             (name,),

@@ -318,3 +318,18 @@ def test_a_value_that_is_gone_is_not_in_the_file_any_more(store, state):
 
 def test_a_secret_does_not_print_its_value():
     assert "first-value" not in repr(SECRET)
+
+
+def test_who_reports_nothing_trusts_what_its_token_said_while_that_counts(store):
+    store.signers.add(Signer(1, b"1" * 32, NOW))
+    store.signers.add(Signer(2, b"2" * 32, NOW))
+    store.nodes.enrol("a", b"k" * 32, b"", {}, NOW, signer=b"1" * 32)
+    store.declarations.add(Wanted("a", 1, b"data", b"signature", NOW), b"1" * 32, (), offers=b"2" * 32)
+    store.nodes.confirm("a", 1)
+    assert store.nodes.get("a").confirmed == b"2" * 32
+    store.nodes.confirm("a", 0)
+    assert store.nodes.get("a").confirmed == b"1" * 32
+    store.nodes.confirm("a", 1)
+    store.signers.retire(1)
+    store.nodes.confirm("a", 0)
+    assert store.nodes.get("a").confirmed == b"2" * 32
