@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from agent.control.enrolment import secret_digest
 from agent.control.store import Store
-from agent.errors import Refused
+from agent.errors import Refused, Unavailable
 from agent.fields import dns_label, quoted
 from agent.token import Token
 from agent.wire import join_account
@@ -50,7 +50,8 @@ def create_token(
     """A new token for `node`, good for `lifetime` seconds; it ends every other one for that node.
 
     Refused for a name that is no DNS label, a lifetime nobody means, and, without `replace`, a node that is there
-    already; Unavailable when the broker's management can't be reached, and then nothing has changed.
+    already; Unavailable when the broker's management can't be reached, or the token was ended while it was being made,
+    and then nothing has changed.
     """
     dns_label(node, "the node name")
     if not SHORTEST_LIFETIME <= lifetime <= LONGEST_LIFETIME:
@@ -64,11 +65,16 @@ def create_token(
     secret = base64.urlsafe_b64encode(random(SECRET_BYTES)).decode("ascii").rstrip("=")
     id = store.tokens.add(node, secret_digest(secret), site.broker, site.signer, now=now, expires=now + lifetime)
     try:
-        accounts.make_join(node, secret)
+        # The store is held, so that the account isn't made while the token, or its node, is being removed, and of two
+        # that are being made the account is the later one's.
+        with store.transaction():
+            if not store.tokens.is_kept(id):
+                raise Unavailable(f"The token for {node} was ended while it was being made; make another.")
+            accounts.make_join(node, secret)
+            store.tokens.forget_others(node, id)
     except BaseException:
         store.tokens.forget(id)
         raise
-    store.tokens.forget_others(node, id)
     return Token(node=node, broker=site.broker, fingerprints=site.fingerprints, signer=site.signer, secret=secret)
 
 
