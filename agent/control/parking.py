@@ -4,7 +4,7 @@
   close the channel. Of an enrolment no body is kept, because it may hold a secret.
 - What is tried again goes to the control queue under the control plane's own account, which the broker proves; no node
   can publish there, so what it says it came with is believed.
-- A message that the broker itself gave up lies there as it came, without our headers.
+- A message that the broker itself gave up lies there as it came; what looks like our headers on it is its sender's.
 - Whoever looks takes the queue for itself, and what isn't dropped is given back in its order.
 """
 
@@ -24,6 +24,8 @@ from agent.fields import quoted
 
 LARGEST_PARKED = 256 * 1024
 _REASON, _ORIGINAL, _HEADER, _CUT = "reason", "original.", "original.header.", "cut"
+# The broker's own, on what it gave up.
+_DEATH = "x-first-death-queue"
 _GIVEN_UP = "the control plane died over it too often, or could not read it at all"
 _MOST_HEADERS, _LONGEST_HEADER = 50, 1_000
 _LONGEST_NAME = 60  # of at most four bytes each: a header's name has room for 255 (AMQP 0-9-1, 4.2.5.3)
@@ -162,7 +164,7 @@ def _choose(taken: Sequence[Delivery], ids: Collection[str] | None) -> list[tupl
 
 
 def _described(message: Message) -> Parked:
-    ours = _REASON in message.headers
+    ours = _REASON in message.headers and _DEATH not in message.headers
     original = (
         {name[len(_ORIGINAL) :]: str(value) for name, value in message.headers.items() if name.startswith(_ORIGINAL)}
         if ours
@@ -170,14 +172,14 @@ def _described(message: Message) -> Parked:
     )
     return Parked(
         id=_id(message),
-        reason=bounds.clean(str(message.headers.get(_REASON, _GIVEN_UP)), bounds.LONGEST_REASON),
+        reason=bounds.clean(str(message.headers[_REASON]), bounds.LONGEST_REASON) if ours else _GIVEN_UP,
         sender=original.get("user_id", ""),
         at=message.timestamp if ours else None,
         original={
             bounds.clean(name, _LONGEST_NAME): bounds.clean(value, _LONGEST_HEADER) for name, value in original.items()
         },
         body=message.body,
-        cut=_CUT in message.headers,
+        cut=ours and _CUT in message.headers,
     )
 
 

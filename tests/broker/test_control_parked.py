@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
+from agent.broker import connect
 from agent.control import parking
+from agent.control.accounts import Bounds, BrokerAccounts
 from agent.errors import Refused
 from tests.broker.plane import serving
 from tests.broker.rabbit import wait_until
@@ -117,3 +121,33 @@ def test_a_node_cannot_pass_for_what_is_tried_again(plane, node):
     plane.wait_for_parked(1)
     (one,) = parked(plane)
     assert (one.sender, one.routing_key) == ("node.a", "report")
+
+
+def test_what_the_broker_gave_up_is_not_believed_to_be_ours(rabbit, ground):
+    disguise = {"reason": "none", "original.routing_key": "report", "original.user_id": "node.b"}
+    with serving(
+        rabbit, ground, accounts_for=lambda settings: BrokerAccounts(rabbit.management, Bounds(deliveries=1))
+    ) as plane:
+        b = plane.join("b")
+        with plane.join("a") as a:
+            a.report(0)
+            plane.wait_for("a", lambda detail: detail.row.last_seen)
+            plane.stop()
+            a.send("report", {"node": "b", "carried": [666]}, user_id=a.account, headers=disguise, timestamp=2**63)
+        with b:
+            b.report(0, carried=[80])
+            for _ in range(2):  # something dies over it
+                got = []
+                with closing(connect(rabbit.login)) as session:
+                    session.consume("control", got.append, exclusive=False, prefetch=1)
+                    wait_until(lambda session=session, got=got: session.pump(0.1) or got, 20)
+            wait_until(lambda: rabbit.queue_length("control.parked") == 1, 20)
+            plane.start()
+            (one,) = parked(plane)
+            assert one.sender == "node.a"
+            assert "died over it too often" in one.reason
+            with plane.control() as control:
+                with pytest.raises(Refused, match="only drop it"):
+                    control.retry_parked([one.id])
+                assert control.retry_parked(None) == 0
+            plane.wait_for("b", lambda detail: detail.carried == (80,))
