@@ -8,7 +8,8 @@
 - A report may say at which address others reach the node now, as its profile did when it joined.
 - A refusal moves neither holdings nor ports, and never counts as reported.
 - A reported serial lower than the wanted one is answered with the wanted declaration, once per change of the
-  reported one; a higher one with the same content signed anew as the next serial.
+  reported one; a higher one with the same content signed anew as the next serial. A machine's first report without a
+  serial (a peer that leaves headers out) is answered with the wanted declaration too.
 - After a restore a node may hold, under any serial, what this store never said. So it is sent nothing before its first
   report, which proves nothing, and is answered with what is wanted, signed anew above all that it reported.
 - The recovery copy holds what the node said it holds, as far as it was ever declared to it, and what was
@@ -184,6 +185,9 @@ def next_serial(node: Node) -> int:
 
 
 def _answer(node: Node, serial: int | None) -> Answer:
+    if serial is None and node.reported_at is None and node.wanted:
+        # It never says a serial, and what waited for it may have gone with the machine before.
+        return Answer.AGAIN
     if serial is None or not node.wanted or serial == node.wanted:
         return Answer.NOTHING
     if serial > node.wanted:

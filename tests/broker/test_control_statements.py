@@ -96,6 +96,20 @@ def test_a_peer_without_headers_is_understood(plane, node):
     assert detail.row.applied == 1
 
 
+def test_another_machine_without_headers_is_sent_what_the_name_is_to_hold(plane, node):
+    plane.declare("a", "/etc/x")
+    node.declaration()
+    node.report(None, applied=["file:/etc/x"])
+    plane.wait_for("a", lambda detail: detail.holdings)
+    with plane.join("a") as new:
+        new.report(None)
+        assert [item["name"] for item in new.declaration().says["resources"]] == ["/etc/x"]
+        new.report(None, carried=[80])
+        plane.wait_for("a", lambda detail: detail.carried == (80,))
+        assert new.has_nothing()
+        assert plane.detail("a").holdings == ("file:/etc/x",)
+
+
 def test_last_seen_follows_alives_to_now_and_reports_to_their_own_time(plane):
     with plane.join("a") as node:
         node.report(0, timestamp=int(time.time()) - 3600)
