@@ -17,12 +17,13 @@ import os
 import re
 import ssl
 import tarfile
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path, PurePosixPath
 
 from agent.control.store import Store, open_store
 from agent.envelope import SEED_BYTES
-from agent.errors import AgentError, Refused, Unavailable
+from agent.errors import Refused, Unavailable
 from agent.fields import Fields, canonical, parse_json
 from agent.host import directories, files
 
@@ -33,15 +34,16 @@ _CERTIFICATE = re.compile(r"secrets/[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/[a-z0-9][a-
 _LARGEST = 4 * 1024**3
 
 
-def write_backup(state: Path, store: Store, path: Path, *, node: str, fingerprint: str, now: float) -> None:
-    """Write everything to `path`; `node` is the founder's own, `fingerprint` the broker's certificate's.
+def write_backup(state: Path, store: Store, path: Path, *, node: str, fingerprints: Sequence[str], now: float) -> None:
+    """Write everything to `path`; `node` is the founder's own, `fingerprints` are the broker's certificate's and,
+    during a renewal, that of the next one, which may be in its place already.
 
     Refused when the certificate or a key isn't there; Unavailable when a key was made or retired meanwhile. The service
     may run.
     """
     signers = store.signers.all()
     parts = {_ABOUT: canonical({"version": _VERSION, "node": node, "made_at": int(now)}).encode("utf-8")}
-    parts |= _certificate(state, fingerprint)
+    parts |= _certificate(state, fingerprints)
     copy = state / "control" / "store.copy"
     files.remove(copy)
     try:
@@ -87,31 +89,41 @@ def restore_backup(state: Path, path: Path) -> str:
             mode = 0o711 if folder == state / "secrets" else 0o700
             directories.make(folder, mode=mode, uid=uid, gid=gid)
         files.write(place, data, mode=0o600, uid=uid, gid=gid)
-    files.write(target, parts[_STORE], mode=0o600, uid=uid, gid=gid)
+    # Made ready elsewhere: what is in its place counts, also after a crash.
+    aside = state / "control" / "restored"
+    directories.remove_tree(aside, uid=uid)
+    for folder in (aside, aside / "control"):
+        directories.make(folder, mode=0o700, uid=uid, gid=gid)
     try:
+        files.write(aside / "control" / _STORE, parts[_STORE], mode=0o600, uid=uid, gid=gid)
         # An older program's is brought up to date here: nothing else has ever opened it.
-        with closing(open_store(state, migrate=True)) as store, store.transaction():
+        with closing(open_store(aside, migrate=True)) as store, store.transaction():
             store.nodes.begin_anew(node)
             store.nodes.doubt_serials()
             store.settings.set_served(False)
-    except AgentError:
-        files.remove(target)
-        raise
+        files.move(aside / "control" / _STORE, target, uid=uid)
+    finally:
+        directories.remove_tree(aside, uid=uid)
     return node
 
 
-def _certificate(state: Path, fingerprint: str) -> dict[str, bytes]:
-    """The certificate that has this fingerprint, and its key, by their places in the state folder."""
-    for path in sorted((state / "secrets").glob("*/*.crt")):
+def _certificate(state: Path, fingerprints: Sequence[str]) -> dict[str, bytes]:
+    """The certificate that has the first of these fingerprints that any has, and its key, by their places in the state
+    folder.
+    """
+    found: dict[str, Path] = {}
+    # What is to follow another has the longer name, and during a swap both files are the same.
+    for path in sorted((state / "secrets").glob("*/*.crt"), key=lambda path: len(path.name)):
         try:
             der = ssl.PEM_cert_to_DER_cert(path.read_text("ascii"))
         except ValueError:
             continue
-        key = path.with_suffix(".key")
-        if hashlib.sha256(der).hexdigest() == fingerprint and key.exists():
-            return {str(one.relative_to(state)): one.read_bytes() for one in (path, key)}
+        if path.with_suffix(".key").exists():
+            found.setdefault(hashlib.sha256(der).hexdigest(), path)
+    for path in (found[one] for one in fingerprints if one in found):
+        return {str(one.relative_to(state)): one.read_bytes() for one in (path, path.with_suffix(".key"))}
     raise Refused(
-        f"No certificate below {state / 'secrets'} is the one that nodes know the broker by ({fingerprint}), so a "
+        f"No certificate below {state / 'secrets'} is the one that nodes know the broker by ({fingerprints[0]}), so a "
         "backup would be of no use."
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from agent.control.accounts import Accounts
 from agent.control.config import Settings
@@ -56,6 +57,13 @@ def leave_token(
 def pins(settings: Settings, store: Store) -> tuple[str, ...]:
     """What a token says to know the broker by: its certificate's pin and, during a renewal, the next one's."""
     return tuple(dict.fromkeys((*settings.fingerprints, *store.settings.pins)))
+
+
+def known_by(settings: Settings, store: Store) -> Settings:
+    """The settings by which the control plane itself knows the broker by all that nodes know it by: a broker reads a
+    certificate that was swapped within minutes (RabbitMQ's cache of PEM files), before anything restarts it.
+    """
+    return replace(settings, fingerprints=pins(settings, store))
 
 
 def _still_counts(content: bytes, settings: Settings, store: Store, signer: bytes, now: float) -> bool:

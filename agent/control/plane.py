@@ -19,7 +19,7 @@ from agent.broker import Session, connect
 from agent.control import declaring, parking, poke, removal, rotation, views
 from agent.control.arranging import Arranging
 from agent.control.config import Settings, advertised, read_settings
-from agent.control.founding import pins
+from agent.control.founding import known_by, pins
 from agent.control.mesh_secrets import MeshSecrets
 from agent.control.signing import read_keyring
 from agent.control.store import Store, open_store
@@ -179,7 +179,7 @@ class Control:
             self._store,
             path,
             node=settings.node,
-            fingerprint=settings.fingerprints[0],
+            fingerprints=settings.fingerprints,
             now=self._clock(),
         )
 
@@ -248,7 +248,8 @@ def open_control(
             "The control plane of this mesh has not started yet: see `agent status` and "
             f"{state / 'log' / 'control.log'}, and try again."
         )
-    return Control(state, settings, open_store(state), accounts_for or _connect_accounts, clock, random)
+    store = open_store(state)
+    return Control(state, known_by(settings, store), store, accounts_for or _connect_accounts, clock, random)
 
 
 def is_serving(state: Path) -> bool:

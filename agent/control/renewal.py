@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import ssl
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from agent.host import commands, files
 from agent.kinds.certificate import Action, Certificate
 from agent.kinds.kind import Machine, Mark, Plan, Verb, Wanted
 from agent.resources import Context, open_declaration, parse_resource, read_declaration
+
+_log = logging.getLogger(__name__)
 
 _NAMES = re.compile(r"(?:DNS|IP Address):([^,\s]+)")
 
@@ -52,11 +55,20 @@ class Unaware:
 
 
 def current_pair(state: Path, settings: Settings) -> Pair:
-    """The pair that the broker shows. Refused when it isn't below the state folder."""
-    pin = settings.fingerprints[0]
-    for path in sorted((state / "secrets").glob("*/*.crt")):
-        if _pin(path) == pin and path.with_suffix(".key").exists():
-            return Pair(path, path.with_suffix(".key"), pin)
+    """The pair that the broker shows. Refused when it isn't below the state folder, or not any more."""
+    pin, *following = settings.fingerprints
+    found: dict[str | None, Path] = {}
+    # The current one's name is the shorter: while a swap is cut short the next one's files are the same.
+    for path in sorted((state / "secrets").glob("*/*.crt"), key=lambda path: len(path.name)):
+        if path.with_suffix(".key").exists():
+            found.setdefault(_pin(path), path)
+    if pin in found:
+        return Pair(found[pin], found[pin].with_suffix(".key"), pin)
+    if any(one in found for one in following):
+        raise Refused(
+            "The next certificate is in its place already, and the broker was not restarted with it yet: the agent "
+            "here does that within five minutes, or `agent up`, if none runs."
+        )
     raise Refused(
         f"No certificate below {state / 'secrets'} is the one that nodes know the broker by ({pin}); whoever made that "
         "one has to renew it."
@@ -113,7 +125,10 @@ def finish(state: Path, store: Store, settings: Settings, now: float) -> None:
         store.settings.set_pins(pins[-1:], now)
         keys = read_keyring(state, store)
         for node in store.nodes.all():
-            tell(store, keys, node, now)
+            try:
+                tell(store, keys, node, now)
+            except Refused as error:  # it knows the pin that counts, which is all that is needed
+                _log.warning("%s can't be told that the old certificate counts no more: %s", node.name, error)
 
 
 def _next_pair(state: Path, current: Pair, *, make: bool = True) -> Pair:

@@ -29,7 +29,7 @@ from agent.broker import Login, Lost, NoSuchQueue, Session, connect
 from agent.control import poke, renewal
 from agent.control.accounts import Accounts
 from agent.control.config import Settings, read_settings
-from agent.control.founding import leave_token
+from agent.control.founding import known_by, leave_token
 from agent.control.intake import Intake, Own
 from agent.control.management import connect_accounts
 from agent.control.outbox import Outbox
@@ -84,7 +84,7 @@ def serve(
             renewal.finish(state, store, settings, clock())
             keys = _Keys(state, store)
             service = _Service(
-                settings, store, accounts_for(settings), keys, require_signatures, ready, open_session, clock, random
+                settings, store, accounts_for, keys, require_signatures, ready, open_session, clock, random
             )
             waker = threading.Thread(target=_wake_at_the_end, args=(stop, service), name="stop", daemon=True)
             waker.start()
@@ -118,7 +118,7 @@ class _Service:
         self,
         settings: Settings,
         store: Store,
-        accounts: Accounts,
+        accounts_for: Callable[[Settings], Accounts],
         keys: _Keys,
         require_signatures: bool,
         ready: Path,
@@ -126,9 +126,10 @@ class _Service:
         clock: Callable[[], float],
         random: Callable[[int], bytes],
     ) -> None:
-        self._settings = settings
+        self._settings = known_by(settings, store)
         self._store = store
-        self._accounts = accounts
+        self._accounts_for = accounts_for
+        self._accounts = accounts_for(self._settings)
         self._keys = keys
         self._require_signatures = require_signatures
         self._ready = ready
@@ -170,6 +171,9 @@ class _Service:
                 session.call(_nothing)
 
     def _serve_session(self, stop: threading.Event) -> None:
+        known = known_by(self._settings, self._store)
+        if known != self._settings:
+            self._settings, self._accounts = known, self._accounts_for(known)
         if not self._accounts.has_queue(wire.CONTROL_QUEUE):
             self._store.settings.set_served(False)
         self._accounts.ensure_topology()
@@ -191,7 +195,8 @@ class _Service:
             self._session = session
             self._reads_since = time.monotonic()
             self._chores_due = self._count_due = 0.0
-            while not stop.is_set():
+            # With another pin that the broker may come to show, all that knows it begins anew.
+            while not stop.is_set() and known_by(known, self._store) == known:
                 self._step(session, intake)
                 _take_in(session, intake)
         finally:

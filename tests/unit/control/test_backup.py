@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import ssl
+import subprocess
+import sys
 import tarfile
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +21,7 @@ from agent.control.store.store import _MIGRATIONS
 from agent.database import open_database
 from agent.errors import Unavailable
 
+ROOT = Path(__file__).parents[3]
 SECRET = MeshSecret("db", "value", 1, 1.0)
 
 
@@ -72,7 +75,7 @@ def test_one_that_was_overtaken_by_a_rotation_is_not_written(ground: Path) -> No
             make_key(ground, self, lambda count: b"n" * count, 2.0)
 
     def write(store: Store) -> None:
-        write_backup(ground, store, ground / "backup", node="founder", fingerprint=pin, now=3.0)
+        write_backup(ground, store, ground / "backup", node="founder", fingerprints=(pin,), now=3.0)
 
     with closing(open_store(ground, migrate=True)) as store:
         ensure_key(ground, store, lambda count: b"s" * count, 1.0)
@@ -84,3 +87,42 @@ def test_one_that_was_overtaken_by_a_rotation_is_not_written(ground: Path) -> No
     assert restore_backup(ground / "state", ground / "backup") == "founder"
     with closing(open_store(ground / "state")) as restored:
         assert len(read_keyring(ground / "state", restored).keys) == 2
+
+
+def test_a_restore_that_is_killed_leaves_no_store_that_believes_what_nodes_hold(ground: Path) -> None:
+    (ground / "control").mkdir()
+    with closing(open_store(ground, migrate=True)) as store:
+        store.nodes.enrol("a", b"k" * 32, b"", {}, 1.0)
+        store.copy_to(ground / "copy")
+    file, state = pack(ground, ground / "copy"), ground / "state"
+    # SQLite's own: what nodes hold is being doubted.
+    killed = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e", "inject=fdatasync:signal=KILL"]
+    restore = [sys.executable, "-m", "agent", "control", "restore", str(file), "--state", str(state)]
+    done = subprocess.run([*killed, *restore], cwd=ROOT, capture_output=True, timeout=60)
+    assert done.returncode != 0
+    assert (state / "control" / "keys" / "1.seed").exists()
+    assert not (state / "control" / "store.db").exists()
+    restore_backup(state, file)
+    with closing(open_store(state)) as store:
+        node = store.nodes.get("a")
+        assert node is not None
+        assert node.floor is None
+    assert sorted(path.name for path in (state / "control").iterdir()) == ["keys", "store.db"]
+
+
+def test_a_certificate_that_is_in_the_place_of_the_one_before_is_taken(ground: Path) -> None:
+    (ground / "control").mkdir()
+    folder = ground / "secrets" / "broker"
+    folder.mkdir(parents=True)
+    pins = [hashlib.sha256(text).hexdigest() for text in (b"old", b"next")]
+    for name in ("broker", "broker-next"):  # a renewal that was cut short when all but one step was done
+        (folder / f"{name}.crt").write_text(ssl.DER_cert_to_PEM_cert(b"next"))
+        (folder / f"{name}.key").write_text("key")
+    with closing(open_store(ground, migrate=True)) as store:
+        ensure_key(ground, store, lambda count: b"s" * count, 1.0)
+        write_backup(ground, store, ground / "backup", node="founder", fingerprints=pins, now=3.0)
+    restore_backup(ground / "state", ground / "backup")
+    assert sorted(path.name for path in (ground / "state" / "secrets" / "broker").iterdir()) == [
+        "broker.crt",
+        "broker.key",
+    ]
