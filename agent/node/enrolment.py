@@ -1,7 +1,8 @@
 """Joining: asking with a token, and what of the answer is believed.
 
 The keys exist, durably, before the question; the request is signed by the new key, so that asking again after a crash
-gets the same answer and nobody else gets it. The answer's signer must be the one that the token names.
+gets the same answer and nobody else gets it. The answer's signer must be the one that the token names. A token that is
+wrong, unknown, spent or expired is refused in one sentence, whether the broker or the control plane refuses it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import base64
 import hashlib
 from collections.abc import Mapping
 
-from agent.broker import Login, Message, connect, parse_address
+from agent.broker import Login, LoginRefused, Message, connect, parse_address
 from agent.envelope import SigningKey
 from agent.errors import Refused
 from agent.fields import JsonValue, fingerprint, quoted
@@ -29,6 +30,8 @@ from agent.wire import (
 
 _PATIENCE = 30.0
 _LONGEST_REFUSAL = 500
+# What a control plane says of every token that is of no use (`agent.control.enrolment`).
+_OF_NO_USE = "this token cannot be used to join"
 
 
 def enrol(
@@ -41,7 +44,11 @@ def enrol(
     """
     body = EnrolRequest(token.node, token.secret, key.public, profile=profile).encode()
     signature = base64.b64encode(key.sign(statement_bytes(ENROL, 0, None, body))).decode("ascii")
-    session = connect(Login(parse_address(token.broker), token.account, token.secret, frozenset(token.fingerprints)))
+    login = Login(parse_address(token.broker), token.account, token.secret, frozenset(token.fingerprints))
+    try:
+        session = connect(login)
+    except LoginRefused as error:
+        raise _refused(_OF_NO_USE, token) from error
     try:
         answer = session.request(
             Message(body, routing_key=ENROL, headers={SIGNATURE_HEADER: signature}, timestamp=now),
@@ -56,7 +63,7 @@ def read_reply(reply: EnrolReply, token: Token, *, keep_address: bool) -> Member
     """What of an answer is believed; Refused when it says no, or isn't what this token's mesh would say."""
     if not reply.accepted:
         why = "".join(one if one.isprintable() else " " for one in reply.refusal[:_LONGEST_REFUSAL])
-        raise Refused(f"the mesh refused to let this machine join: {why or 'it gave no reason'}")
+        raise _refused(why, token)
     if reply.signer != token.signer:
         raise Refused(
             "the answer to joining names another signer than the token does; somebody else answered, "
@@ -82,6 +89,11 @@ def read_reply(reply: EnrolReply, token: Token, *, keep_address: bool) -> Member
         signers=(token.signer,),
         joined_by=joined_by(token),
     )
+
+
+def _refused(why: str, token: Token) -> Refused:
+    advice = f"; make another with `agent control token create {token.node}`" if why == _OF_NO_USE else ""
+    return Refused(f"the mesh refused to let this machine join: {why or 'it gave no reason'}{advice}")
 
 
 def joined_by(token: Token) -> str:
