@@ -56,6 +56,13 @@ class Joining:
         """By which certificates the broker is known."""
         return frozenset(self._ledger.trust().fingerprints or membership.fingerprints)
 
+    def _trusted(self, before: Membership | None) -> tuple[bytes, ...]:
+        """Whose declarations counted, also where the membership before was lost."""
+        accepted = self._ledger.accepted()
+        if before is None and accepted is not None:
+            return self._ledger.trust().signers or (accepted.signer,)
+        return self.signers(before) if before else ()
+
     def _token(self) -> Token | None:
         kept = self._node.identity.token()
         mesh = self._node.substrate.mesh
@@ -80,8 +87,8 @@ class Joining:
             int(time.time()),
             keep_address=self._node.myself.role is Role.FOUNDER,
         )
-        if before:  # the ledger first: a crash in between must not leave the old signers counting
-            self._ledger.begin_anew(keep_serial=token.signer in self.signers(before))
+        # The ledger first: a crash in between must not leave the old signers counting.
+        self._ledger.begin_anew(keep_serial=token.signer in self._trusted(before))
         identity.join(membership)
         self._tell(f"enrolled as {self._node.myself.name}")
         return membership

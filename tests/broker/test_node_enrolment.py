@@ -149,6 +149,23 @@ def test_credentials_that_never_worked_are_asked_for_again(mesh: Mesh) -> None:
     assert_joined_once(mesh, [machine])
 
 
+def test_who_has_lost_how_it_logged_in_believes_its_new_token(mesh: Mesh) -> None:
+    machine, agent = mesh.joined("b")
+    first = mesh.founder
+    assert first.ask("key", "rotate").returncode == 0
+    first.wait_for_applied("b", 1)
+    first.wait_for_applied("b", first.declare_list("b", machine.a_file("one")))
+    assert agent.end() == 0
+    first.stop()
+    (machine.state / "identity" / "membership.json").unlink()
+    mesh.rabbit.clear()
+    second = mesh.founder = mesh.found("second")  # with keys of which the ledger says nothing
+    agent = machine.linked(second.token("b"))
+    second.wait_for_applied("b", second.declare_list("b", machine.a_file("two")))
+    assert [path.name for path in machine.targets.iterdir()] == ["two"]
+    assert "refused" not in agent.output
+
+
 # One token, several holders
 
 
