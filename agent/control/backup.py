@@ -72,11 +72,18 @@ def write_backup(state: Path, store: Store, path: Path, *, node: str, fingerprin
 def restore_backup(state: Path, path: Path) -> str:
     """Put everything in its place in a state folder; the name that the founder's own node had.
 
-    Refused, with nothing written, when a control plane has been here or the file is none of ours.
+    Refused, with nothing written, when a control plane has been here, the machine has joined a mesh or the file is none
+    of ours.
     """
     target = state / "control" / _STORE
     if target.exists():
         raise Refused(f"A control plane has run here already ({target} is there); restore where none has.")
+    about = files.read(state / "identity" / "self.json") if (state / "identity").exists() else None
+    if about and Fields(parse_json(about), "self.json").text("role", "") == "joiner":
+        raise Refused(
+            "This machine has joined a mesh, so it can't found one: restore on another machine, or `agent reset` here "
+            "first."
+        )
     parts = _read(path)
     node = _node(parts, path)
     uid, gid = os.geteuid(), os.getegid()

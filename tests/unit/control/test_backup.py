@@ -19,7 +19,8 @@ from agent.control.signing import ensure_key, make_key, read_keyring
 from agent.control.store import MeshSecret, Store, open_store
 from agent.control.store.store import _MIGRATIONS
 from agent.database import open_database
-from agent.errors import Unavailable
+from agent.errors import Refused, Unavailable
+from agent.node.identity import Identity, Role, Self
 
 ROOT = Path(__file__).parents[3]
 SECRET = MeshSecret("db", "value", 1, 1.0)
@@ -126,3 +127,19 @@ def test_a_certificate_that_is_in_the_place_of_the_one_before_is_taken(ground: P
         "broker.crt",
         "broker.key",
     ]
+
+
+def test_on_a_machine_that_has_joined_a_mesh_nothing_is_restored(ground: Path) -> None:
+    (ground / "control").mkdir()
+    with closing(open_store(ground, migrate=True)) as store:
+        store.copy_to(ground / "copy")
+    state = ground / "state"
+    state.mkdir()
+    identity = Identity(state)
+    identity.decide(Self("b", Role.JOINER))
+    with pytest.raises(Refused, match="has joined a mesh"):
+        restore_backup(state, pack(ground, ground / "copy"))
+    assert [path.name for path in state.iterdir()] == ["identity"]
+    # Of a founder only the control plane's folder may have been lost.
+    identity.decide(Self("founder", Role.FOUNDER))
+    assert restore_backup(state, pack(ground, ground / "copy")) == "founder"
