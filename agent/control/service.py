@@ -7,6 +7,8 @@
 - A quorum queue that was made less than some two seconds before its broker lost its power is never served again
   (RabbitMQ 3.10). So `control` is made anew when it can't be read and never was for a while; what was lost with it
   was never acknowledged here, and is said again by its senders.
+- A message that no client can decode ends every session that reads it, until the broker gives it up. What was read with
+  it comes back with it; so that the broker doesn't give that up as well, it is then read one by one.
 - It is ready once it consumes: it says so once, and writes `STATE/control/ready`.
 - SIGTERM ends it within a second, even when something blocks: then as a crash would, which loses nothing.
 """
@@ -140,6 +142,7 @@ class _Service:
         self._is_ready = False
         self._chores_due = self._count_due = 0.0
         self._reads_since = 0.0
+        self._barren = 0  # sessions in a row in which nothing was dealt with
         self._away = Trouble("The broker is back; the control plane serves again.")
         self._stuck = Trouble("The control plane has caught up.")
         self._untidy = Trouble("The control plane's housekeeping works again.")
@@ -195,17 +198,26 @@ class _Service:
             self._session = session
             self._reads_since = time.monotonic()
             self._chores_due = self._count_due = 0.0
+            careful = self._barren > 1
             # With another pin that the broker may come to show, all that knows it begins anew.
             while not stop.is_set() and known_by(known, self._store) == known:
+                before = intake.waiting
                 self._step(session, intake)
+                dealt = intake.waiting < before
                 _take_in(session, intake)
+                if not intake.waiting or (dealt and not careful):
+                    self._barren = 0
+                    if careful:
+                        break  # what was there is read, and the next session reads as much as it can
         finally:
             self._session = None
             session.close()
 
     def _read(self, session: Session, intake: Intake) -> None:
+        self._barren += 1
+        prefetch = _PREFETCH if self._barren == 1 else 1
         try:
-            session.consume(wire.CONTROL_QUEUE, intake.receive, exclusive=False, prefetch=_PREFETCH)
+            session.consume(wire.CONTROL_QUEUE, intake.receive, exclusive=False, prefetch=prefetch)
         except (Lost, NoSuchQueue) as error:
             if not self._store.settings.served:
                 _log.warning(
