@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent import wire
-from agent.broker import Delivery, Message, Session
+from agent.broker import Delivery, Lost, Message, Session
 from agent.control import bounds
 from agent.errors import Refused, Unavailable
 from agent.fields import quoted
@@ -98,10 +98,8 @@ def read_all(session: Session) -> tuple[Parked, ...]:
     return tuple(_described(delivery.message) for delivery in _take_all(session))
 
 
-def drop(session: Session, ids: Collection[str] | None) -> int:
-    """Drop those of these ids, or all for None; how many they were. Refused, with nothing dropped, when one isn't
-    there.
-    """
+def drop(session: Session, ids: Collection[str]) -> int:
+    """Drop those of these ids; how many they were. Refused, with nothing dropped, when one isn't there."""
     chosen = _choose(_take_all(session), ids)
     for delivery, _ in chosen:
         session.ack(delivery.tag)
@@ -143,13 +141,19 @@ def _take_all(session: Session) -> Sequence[Delivery]:
     """Every parked message, not acknowledged: when the session ends, what is left goes back to its place."""
     taken: list[Delivery] = []
     count = session.count(wire.PARKED_QUEUE)
-    session.consume(wire.PARKED_QUEUE, taken.append, exclusive=True, prefetch=_MOST)
-    deadline = time.monotonic() + _PATIENCE
-    while len(taken) < count:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise Unavailable(f"The broker handed over {len(taken)} of {count} parked messages; try again.")
-        session.pump(left)
+    try:
+        session.consume(wire.PARKED_QUEUE, taken.append, exclusive=True, prefetch=_MOST)
+        deadline = time.monotonic() + _PATIENCE
+        while len(taken) < count:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Unavailable(f"The broker handed over {len(taken)} of {count} parked messages; try again.")
+            session.pump(left)
+    except Lost as error:
+        raise Unavailable(
+            f"What is parked could not be read: {error}. Try again; if it ends so every time, one of these messages "
+            "can't be decoded, and `agent control parked drop --all` drops them all unread."
+        ) from error
     return taken
 
 

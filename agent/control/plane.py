@@ -30,6 +30,7 @@ from agent.fields import quoted
 from agent.host import locks
 from agent.resources import Document
 from agent.token import Token
+from agent.wire import PARKED_QUEUE
 
 if TYPE_CHECKING:
     from agent.control.accounts import Accounts
@@ -196,9 +197,13 @@ class Control:
         return found
 
     def drop_parked(self, ids: Collection[str] | None) -> int:
-        """Drop parked messages: see `parking.drop`."""
+        """Drop parked messages: see `parking.drop`. All (None), about as many as it says, without reading any."""
         with self._session() as session:
-            return parking.drop(session, ids)
+            if ids is not None:
+                return parking.drop(session, ids)
+            count = session.count(PARKED_QUEUE)
+        self._accounts_for(self._settings).purge_queue(PARKED_QUEUE)
+        return count
 
     def retry_parked(self, ids: Collection[str] | None) -> int:
         """Have the service look at parked messages again: see `parking.retry`."""

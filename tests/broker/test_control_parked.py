@@ -9,9 +9,10 @@ import pytest
 from agent.broker import connect
 from agent.control import parking
 from agent.control.accounts import Bounds, BrokerAccounts
-from agent.errors import Refused
+from agent.errors import Refused, Unavailable
 from tests.broker.plane import serving
-from tests.broker.rabbit import wait_until
+from tests.broker.rabbit import CONTROL_PASSWORD, wait_until
+from tests.broker.test_accounts import Hostile, Undecodable
 
 
 @pytest.fixture
@@ -151,3 +152,40 @@ def test_what_the_broker_gave_up_is_not_believed_to_be_ours(rabbit, ground):
                     control.retry_parked([one.id])
                 assert control.retry_parked(None) == 0
             plane.wait_for("b", lambda detail: detail.carried == (80,))
+
+
+def poison(rabbit, account, password, exchange, key):
+    """Publish what no client can decode."""
+    hostile = Hostile(rabbit, account, password)
+    hostile.tries(lambda channel: channel.basic_publish(exchange, key, b"poison", Undecodable()))
+    hostile.connection.close()
+
+
+def test_what_no_client_can_decode_costs_no_other_statement(rabbit, ground):
+    with serving(
+        rabbit, ground, accounts_for=lambda settings: BrokerAccounts(rabbit.management, Bounds(deliveries=4))
+    ) as plane:
+        with plane.join("a") as a, plane.join("b") as b:
+            a.report(0)
+            b.report(0)
+            plane.wait_for("b", lambda detail: detail.row.last_seen)
+            plane.stop()
+            with plane.control() as control:
+                control._store.settings.set_served(True)
+            a.report(0, carried=[80])
+            poison(rabbit, a.account, a.password, "mesh", "report")
+            b.report(0, carried=[81])
+            plane.begin()
+            plane.wait_for("b", lambda detail: detail.carried == (81,))
+            plane.wait_for("a", lambda detail: detail.carried == (80,))
+        plane.wait_for_parked(1)
+
+
+def test_all_can_be_dropped_even_what_no_client_can_decode(rabbit, plane):
+    poison(rabbit, "control", CONTROL_PASSWORD, "", "control.parked")
+    plane.wait_for_parked(1)
+    with plane.control() as control:
+        with pytest.raises(Unavailable, match="drops them all unread"):
+            control.parked()
+        assert control.drop_parked(None) == 1
+        assert control.parked() == ()
