@@ -160,7 +160,7 @@ class Control:
         """Who doesn't know the next pin yet: see `renewal.unaware`."""
         from agent.control import renewal
 
-        unaware = renewal.unaware(self._state, self._store, pin, self._clock())
+        unaware = renewal.unaware(self._state, self._store, pin, self._clock(), founder=self._settings.node)
         poke.poke(self._state)
         return unaware
 

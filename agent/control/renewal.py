@@ -87,8 +87,10 @@ def begin(state: Path, store: Store, settings: Settings, now: float) -> str:
     return following.pin
 
 
-def unaware(state: Path, store: Store, pin: str, now: float) -> Unaware:
-    """Who doesn't know the next pin yet; a node that wasn't told is told now."""
+def unaware(state: Path, store: Store, pin: str, now: float, *, founder: str) -> Unaware:
+    """Who doesn't know the next pin yet; a node that wasn't told is told now. The `founder` finds another token where
+    its control plane leaves them.
+    """
     with store.transaction():
         keys = read_keyring(state, store)
         nodes = [node for node in store.nodes.all() if not _knows(store, node.name, node.holds, pin)]
@@ -97,7 +99,10 @@ def unaware(state: Path, store: Store, pin: str, now: float) -> Unaware:
         tokens = sorted(
             token.node
             for token in store.tokens.live()
-            if token.spending is None and token.made < store.settings.pinned and now < token.expires
+            if token.node != founder
+            and token.spending is None
+            and token.made < store.settings.pinned
+            and now < token.expires
         )
     return Unaware(tuple(node.name for node in nodes), tuple(tokens))
 

@@ -120,6 +120,9 @@ def test_a_mesh_in_containers(machine: Machine, engine: Engine, tmp_path: Path) 
     # What is typed here reaches a control plane that runs in there.
     assert machine.ask("control", "token", "create", "b").strip()
     links = agent.output.count("waiting for declarations")
+    early = machine.run("control", "cert", "renew")
+    assert (early.returncode, "the token for b is older" in early.stderr) == (2, True), early.stdout + early.stderr
+    machine.ask("control", "token", "revoke", "b")
     machine.ask("control", "cert", "renew")
     wait_until(lambda: agent.output.count("waiting for declarations") > links, LONG, lambda: agent.output)
     assert started(engine, "mesh-broker") != broker

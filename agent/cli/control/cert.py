@@ -24,7 +24,7 @@ def add(verbs: options.Commands) -> None:
 
 
 def run_renew(arguments: argparse.Namespace) -> int:
-    """`control cert renew`: 0 swapped, 2 still waiting for nodes, which are named."""
+    """`control cert renew`: 0 swapped, 2 when somebody would be locked out, who is named."""
     import time
 
     from agent.control.plane import open_control
@@ -34,7 +34,8 @@ def run_renew(arguments: argparse.Namespace) -> int:
         print(f"the next certificate is {pin}; every node is told of it", flush=True)
         deadline = time.monotonic() + arguments.timeout
         waiting = control.unaware_of(pin)
-        while waiting and not arguments.force and time.monotonic() < deadline:
+        # A token learns nothing by waiting.
+        while waiting.nodes and not arguments.force and time.monotonic() < deadline:
             time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
             waiting = control.unaware_of(pin)
         if waiting and not arguments.force:
