@@ -81,7 +81,8 @@ def _check(descriptor: int, parts: tuple[str, ...], uid: int, *, passing: bool) 
     group_writes = status.st_mode & stat.S_IWGRP and status.st_gid != 0
     if group_writes or status.st_mode & stat.S_IWOTH:
         here = Path(*parts)
+        # A sticky one is everybody's on purpose, as /tmp is.
+        advice = "" if status.st_mode & stat.S_ISVTX else f" or take that right away (chmod go-w {here})"
         raise Refused(
-            f"{here} can be written by other users, who could replace what is put there; "
-            f"choose another place or take that right away (chmod go-w {here})."
+            f"{here} can be written by other users, who could replace what is put there; choose another place{advice}."
         )
